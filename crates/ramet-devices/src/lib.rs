@@ -1,0 +1,1 @@
+//! Device models: no KVM, no HTTP, no tokio

@@ -1,0 +1,1 @@
+//! Supervises a family of machines: registry, layers, quotas, fork

@@ -1,0 +1,1 @@
+//! Ordered creation of virtual machines, vCPU state classes, host probes

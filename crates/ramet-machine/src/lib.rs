@@ -1,0 +1,1 @@
+//! The only assembler: builds a machine from a plan, runs it, saves it

@@ -1,0 +1,1 @@
+//! Layers, views, freeze and written-page tracking

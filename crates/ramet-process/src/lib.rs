@@ -1,0 +1,1 @@
+//! Processes and descriptors: clone3, namespaces, seccomp, SCM_RIGHTS, signals

@@ -1,0 +1,2 @@
+//! The `ramet` command.
+fn main() {}

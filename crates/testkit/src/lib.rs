@@ -1,0 +1,1 @@
+//! Conformance suite, tiny guests and fault injection for tests
