@@ -1,0 +1,4 @@
+//! What Ramet and its host cost, measured.
+#![forbid(unsafe_code)]
+
+fn main() {}
