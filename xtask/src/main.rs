@@ -27,7 +27,7 @@ usage: cargo xtask COMMAND
 
 fn main() -> ExitCode {
     match run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
@@ -35,20 +35,18 @@ fn main() -> ExitCode {
     }
 }
 
-fn run() -> Result<()> {
+fn run() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((command, rest)) = arguments.split_first() else { bail!("No command given\n{USAGE}") };
     match command.as_str() {
-        "tidy" => tidy::run(&root()?),
-        "ci" => ci::run(&root()?, rest),
-        "bench" => bench::run(&root()?, rest),
-        "hosts" => render_hosts(&root()?),
-        "help" | "--help" | "-h" => {
-            print!("{USAGE}");
-            Ok(())
-        }
+        "tidy" => tidy::run(&root()?)?,
+        "ci" => return ci::run(&root()?, rest),
+        "bench" => bench::run(&root()?, rest)?,
+        "hosts" => render_hosts(&root()?)?,
+        "help" | "--help" | "-h" => print!("{USAGE}"),
         other => bail!("Unknown command {other}\n{USAGE}"),
     }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn render_hosts(root: &std::path::Path) -> Result<()> {

@@ -130,7 +130,7 @@ impl Source {
             let above = &self.lines[at - 1];
             let code = above.code.trim();
             if code.is_empty() {
-                return !above.comment.is_empty() && self.comment_block_ends(at - 1, &accept);
+                return !above.comment.is_empty() && self.comment_block_ends(at - 1, accept);
             }
             let attribute = code.starts_with("#[");
             if !attribute && code.ends_with([';', '{', '}']) {
