@@ -29,7 +29,8 @@ pub(crate) enum Chart {
     Bars {
         /// Title.
         title: String,
-        /// Label, min, p50, p99, unit of each. Logarithmic when they differ by more than a hundredfold.
+        /// Label, min, p50, p99, unit of each. Logarithmic when they differ by more than a hundredfold. All are
+        /// times, or all have one unit: others share no axis.
         bars: Vec<(String, [f64; 3], String)>,
     },
     /// Lines over a number.
@@ -49,14 +50,17 @@ pub(crate) enum Chart {
 }
 
 impl Chart {
-    /// Bars for all rows of a report.
+    /// Bars for the rows of a report that share an axis with the first.
     pub(crate) fn bars(title: &str, report: &Report) -> Self {
         let label = |row: &Row| {
             let params = row.params.iter().map(|(name, value)| format!(" {name}={value}").replace('"', ""));
             row.name.clone() + &params.collect::<String>()
         };
         let bar = |row: &Row| (label(row), [row.min, row.p50, row.p99], row.unit.clone());
-        Self::Bars { title: format!("{title} ({})", report.host.cpu), bars: report.rows.iter().map(bar).collect() }
+        let first = report.rows.first().map_or("", |row| axis_unit(&row.unit).0);
+        let shares = |row: &&Row| axis_unit(&row.unit).0 == first;
+        let bars = report.rows.iter().filter(shares).map(bar).collect();
+        Self::Bars { title: format!("{title} ({})", report.host.cpu), bars }
     }
 
     /// The chart as an SVG document.
@@ -70,26 +74,41 @@ impl Chart {
     }
 }
 
+/// The unit that a value in `unit` is drawn in, and what it is multiplied by: times share an axis.
+fn axis_unit(unit: &str) -> (&str, f64) {
+    match unit {
+        "ns" => ("us", 1e-3),
+        "us" => ("us", 1.0),
+        "ms" => ("us", 1e3),
+        "s" => ("us", 1e6),
+        other => (other, 1.0),
+    }
+}
+
 fn draw_bars(title: &str, bars: &[(String, [f64; 3], String)]) -> String {
     const LEFT: f64 = 240.0;
     const RIGHT: f64 = WIDTH - 110.0;
     const TOP: f64 = 50.0;
     const STEP: f64 = 26.0;
     let bottom = TOP + STEP * bars.len() as f64;
-    let axis = Axis::over(bars.iter().flat_map(|(_, values, _)| *values), None, LEFT..RIGHT);
+    let scaled = |values: &[f64; 3], unit: &str| values.map(|value| value * axis_unit(unit).1);
+    let axis = Axis::over(bars.iter().flat_map(|(_, values, unit)| scaled(values, unit)), None, LEFT..RIGHT);
     let mut svg = Svg::new(WIDTH, bottom + 30.0);
     svg.text(WIDTH / 2.0, 24.0, Anchor::Middle, title);
+    let unit = bars.first().map_or("", |(_, _, unit)| axis_unit(unit).0);
+    svg.text(LEFT - 8.0, bottom + 18.0, Anchor::End, unit);
     for (value, label) in axis.ticks() {
         let x = axis.place(value);
         svg.line((x, TOP), (x, bottom), "#dddddd", 1.0);
         svg.text(x, bottom + 18.0, Anchor::Middle, &label);
     }
-    for (index, (label, [min, p50, p99], unit)) in bars.iter().enumerate() {
+    for (index, (label, values, unit)) in bars.iter().enumerate() {
+        let [min, p50, p99] = scaled(values, unit);
         let y = TOP + STEP * (index as f64 + 0.5);
         svg.text(LEFT - 8.0, y + 4.0, Anchor::End, label);
-        svg.bar((LEFT, y - 8.0), (axis.place(*p50), y + 8.0), COLOURS[0]);
-        svg.line((axis.place(*min), y), (axis.place(*p99), y), "#222222", 1.5);
-        svg.text(RIGHT + 8.0, y + 4.0, Anchor::Start, &format!("{} {unit}", crate::table::number(*p50)));
+        svg.bar((LEFT, y - 8.0), (axis.place(p50), y + 8.0), COLOURS[0]);
+        svg.line((axis.place(min), y), (axis.place(p99), y), "#222222", 1.5);
+        svg.text(RIGHT + 8.0, y + 4.0, Anchor::Start, &format!("{} {unit}", crate::table::number(values[1])));
     }
     svg.finish()
 }
@@ -151,9 +170,12 @@ mod tests {
             p99: p50 * 2.0,
             unit: "us".to_owned(),
         };
-        let svg = Chart::bars("Title", &Report::new("x", vec![row("one", 1.0), row("two", 5000.0)])).svg();
+        let other = Row { unit: "KiB".to_owned(), ..row("memory", 3.0) };
+        let slow = Row { unit: "ms".to_owned(), ..row("slow", 5.0) };
+        let svg = Chart::bars("Title", &Report::new("x", vec![row("one", 1.0), row("two", 5000.0), slow, other])).svg();
         well_formed(&svg);
-        assert_eq!(svg.matches("<rect ").count(), 1 + 2);
+        assert_eq!(svg.matches("<rect ").count(), 1 + 3);
+        assert_eq!(svg.matches(" width=\"342.2\"").count(), 2, "5000 us and 5 ms are as long: {svg}");
         assert!(svg.contains("one backing=a&lt;b") && svg.contains("5000 us"), "{svg}");
         well_formed(&Chart::bars("Empty", &Report::new("x", vec![])).svg());
     }

@@ -33,7 +33,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("testkit", &["ramet-abi", "ramet-state", "ramet-memory", "ramet-devices"]),
     ("bench", &["ramet-abi", "ramet-state", "ramet-family", "ramet-kvm", "ramet-vmm", "ramet-memory", "ramet-process"]),
     ("xtask", &[]),
-    ("unikernel", &["ramet-abi"]),
+    ("ramet-unikernel", &["ramet-abi"]),
 ];
 
 /// For tests only: any crate may use it there, none otherwise.
