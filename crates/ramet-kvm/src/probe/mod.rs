@@ -1,0 +1,1 @@
+//! What this host offers, for `ramet doctor`.

@@ -1,0 +1,113 @@
+//! Which model-specific registers are part of a vCPU's state, and reading and writing them in few ioctls.
+//!
+//! The list is KVM's own (KVM_GET_MSR_INDEX_LIST) with the memory-type range registers, which it leaves out although
+//! a kernel sets them, less those in [`NEVER`]. Deliberately absent: the machine-check banks (128 registers that stay
+//! zero, since no machine check is ever injected).
+
+use kvm_bindings::{KVM_MAX_MSR_ENTRIES, Msrs, kvm_msr_entry};
+use kvm_ioctls::VcpuFd;
+use ramet_state::Msr;
+use std::io;
+
+/// Time-stamp counter.
+pub(crate) const IA32_TSC: u32 = 0x10;
+/// TSC deadline of the local APIC's timer: dropped by KVM unless the APIC is in that mode already, so it is restored
+/// after the local APIC and after the counter that it refers to.
+pub(crate) const IA32_TSC_DEADLINE: u32 = 0x6E0;
+
+/// Most registers in a state.
+pub(crate) const MAX_MSRS: usize = 1024;
+
+/// Registers that are never saved nor restored: through these KVM would write guest memory on its own account (KVM's
+/// asynchronous page faults and steal time, which CPUID does not offer).
+const NEVER: &[u32] = &[0x4b56_4d02, 0x4b56_4d03, 0x4b56_4d06, 0x4b56_4d07];
+
+/// Memory-type range registers (SDM volume 3, section 12.11).
+fn memory_types() -> impl Iterator<Item = u32> {
+    (0x200..0x210).chain([0x250, 0x258, 0x259]).chain(0x268..0x270).chain([0x2FF])
+}
+
+/// Whether a register may be part of a state.
+pub(crate) fn is_state(index: u32) -> bool {
+    !NEVER.contains(&index)
+}
+
+/// Candidates for saving, from KVM's index list.
+pub(crate) fn candidates(index_list: &[u32]) -> Vec<u32> {
+    let mut all: Vec<u32> = index_list.iter().copied().chain(memory_types()).filter(|&index| is_state(index)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Registers to read, prepared in KVM's form: batches of as many as one ioctl takes.
+#[derive(Debug)]
+pub(crate) struct MsrList {
+    batches: Vec<Msrs>,
+}
+
+impl MsrList {
+    pub(crate) fn new(indices: &[u32]) -> Self {
+        let batch = |indices: &[u32]| {
+            let entries: Vec<_> = indices.iter().map(|&index| kvm_msr_entry { index, ..Default::default() }).collect();
+            Msrs::from_entries(&entries).expect("a chunk is at most as long as an Msrs may be")
+        };
+        Self { batches: indices.chunks(KVM_MAX_MSR_ENTRIES).map(batch).collect() }
+    }
+
+    /// Reads all of them; those that KVM refuses are left out.
+    pub(crate) fn read(&mut self, vcpu: &VcpuFd) -> io::Result<Vec<Msr>> {
+        let mut values = Vec::with_capacity(self.batches.iter().map(|batch| batch.as_slice().len()).sum());
+        for batch in &mut self.batches {
+            let read = vcpu.get_msrs(batch)?;
+            values.extend(batch.as_slice().iter().take(read).map(from_kvm));
+            let mut rest = batch.as_slice().get(read + 1..).unwrap_or_default().to_vec();
+            // KVM stops at the first register that it refuses: go on behind it.
+            while !rest.is_empty() {
+                let mut again = Msrs::from_entries(&rest).map_err(|error| io::Error::other(format!("{error:?}")))?;
+                let read = vcpu.get_msrs(&mut again)?;
+                values.extend(again.as_slice().iter().take(read).map(from_kvm));
+                rest = rest.get(read + 1..).unwrap_or_default().to_vec();
+            }
+        }
+        Ok(values)
+    }
+}
+
+/// A register that KVM did not accept, or an error of the ioctl itself.
+pub(crate) enum WriteError {
+    Refused(Msr),
+    Ioctl(io::Error),
+}
+
+/// Writes registers in the order given.
+pub(crate) fn write(vcpu: &VcpuFd, msrs: &[Msr]) -> Result<(), WriteError> {
+    for chunk in msrs.chunks(KVM_MAX_MSR_ENTRIES) {
+        let entries: Vec<_> =
+            chunk.iter().map(|msr| kvm_msr_entry { index: msr.index, data: msr.data, ..Default::default() }).collect();
+        let batch =
+            Msrs::from_entries(&entries).map_err(|error| WriteError::Ioctl(io::Error::other(format!("{error:?}"))))?;
+        let written = vcpu.set_msrs(&batch).map_err(|error| WriteError::Ioctl(error.into()))?;
+        if let Some(&refused) = chunk.get(written) {
+            return Err(WriteError::Refused(refused));
+        }
+    }
+    Ok(())
+}
+
+fn from_kvm(entry: &kvm_msr_entry) -> Msr {
+    Msr { index: entry.index, data: entry.data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steal_time_and_asynchronous_faults_are_not_state() {
+        let list = candidates(&[0x4b56_4d03, 0x10, 0x4b56_4d02, 0x6E0, 0x10]);
+        assert!(!list.contains(&0x4b56_4d03) && !list.contains(&0x4b56_4d02));
+        assert!(list.contains(&0x2FF), "memory types are missing from KVM's list");
+        assert!(list.is_sorted_by(|a, b| a < b));
+    }
+}
