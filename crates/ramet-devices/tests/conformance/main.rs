@@ -1,0 +1,10 @@
+//! Every part passes the conformance suite, and has tests of what is special about it. `testkit` says how a new part
+//! joins.
+
+mod clone_page;
+mod guest_port;
+mod ring_abuse;
+mod serial;
+mod transport;
+mod virtio_console;
+mod virtio_rng;
