@@ -1,0 +1,272 @@
+//! The main loop of vCPU 0: notice forks, answer requests, count.
+
+use core::fmt::Write;
+use core::sync::atomic::Ordering;
+
+use ramet_abi::request::{self as abi, BAD_ARGUMENT, OK, UNKNOWN_OPERATION};
+
+use super::exact::{self, Outcome};
+use super::pattern::Pages;
+use super::request::{Answer, Request};
+use super::{VCPUS_UP, cells, crash, work};
+use crate::ring0;
+use crate::runtime::clone_page::ClonePage;
+use crate::runtime::cpu::{self, Features};
+use crate::runtime::memory::Heap;
+use crate::runtime::random::Random;
+use crate::runtime::registers::Classes;
+use crate::runtime::time::Clock;
+use crate::runtime::virtio::Devices;
+use crate::runtime::{family, guest_port, time};
+
+/// How long a fresh machine keeps its attention on the first request before it starts its devices, in ticks of the
+/// time-stamp counter: around a millisecond.
+const FIRST_REQUEST_TICKS: u64 = 3_000_000;
+
+/// The state of vCPU 0, on its stack, which is in the one page that every clone writes.
+struct Application {
+    page: ClonePage,
+    heap: Heap,
+    ram_bytes: u64,
+    vcpus: usize,
+    features: Features,
+    clock: Clock,
+    random: Random,
+    /// Started at the first use.
+    devices: Option<Devices>,
+    generation: u32,
+    number: u64,
+    counter: u64,
+    spinning: bool,
+    exact: Outcome,
+}
+
+/// The life of vCPU 0.
+pub fn run(heap: Heap, ram_bytes: u64, vcpus: usize) -> ! {
+    let Some(page) = ClonePage::find() else { panic!("there is no clone page of this version") };
+    let features = Features::detect();
+    let mut application = Application {
+        page,
+        heap,
+        ram_bytes,
+        vcpus,
+        features,
+        clock: Clock::start(),
+        generation: page.generation_counter(),
+        random: Random::new(page, features),
+        devices: None,
+        number: page.number(),
+        counter: 0,
+        spinning: false,
+        exact: Outcome::default(),
+    };
+    application.begin();
+    loop {
+        application.turn();
+    }
+}
+
+impl Application {
+    /// The first request first; then what takes long.
+    fn begin(&mut self) {
+        let generation = self.generation;
+        let start = cpu::time_stamp();
+        while self.page.pending().is_none() && cpu::time_stamp().wrapping_sub(start) < FIRST_REQUEST_TICKS {
+            self.page.note_first_instruction();
+            core::hint::spin_loop();
+        }
+        if let Some(sequence) = self.page.pending() {
+            self.answer(sequence);
+        }
+        if self.page.generation_counter() == generation {
+            let (vcpus, mib) = (self.vcpus, self.ram_bytes >> 20);
+            let devices = self.devices();
+            if let Some(console) = &mut devices.console {
+                // The console takes every byte: writing cannot fail.
+                let _ = writeln!(console, "ramet unikernel: {vcpus} vCPUs, {mib} MiB");
+            }
+            if let Some(words) = devices.entropy.as_mut().and_then(|entropy| entropy.words()) {
+                self.random.absorb(&words);
+            }
+        }
+    }
+
+    /// One turn. A child that was forked in the middle of the wait, or of an earlier turn, comes by here first.
+    #[inline]
+    fn turn(&mut self) {
+        self.page.note_first_instruction();
+        let interrupts = ring0::clone_page_interrupts();
+        let seen = interrupts.load(Ordering::Relaxed);
+        self.counter = self.counter.wrapping_add(1);
+        if self.page.generation_counter() != self.generation {
+            self.follow_generation();
+        }
+        if let Some(sequence) = self.page.pending() {
+            self.answer(sequence);
+        } else if !self.spinning {
+            ring0::wait(interrupts, seen);
+        }
+    }
+
+    /// The machine was forked, or turned back: a child stops spinning, and secrets become its own.
+    #[cold]
+    fn follow_generation(&mut self) {
+        self.generation = self.page.generation_counter();
+        let number = self.page.number();
+        if number != self.number {
+            self.number = number;
+            self.spinning = false;
+        }
+        self.random.follow(self.page);
+    }
+
+    /// Handles the pending request. If the machine was forked meanwhile, the request was the parent's: it is not
+    /// started if that is known in time, and its answer is dropped.
+    #[inline(never)]
+    fn answer(&mut self, sequence: u32) {
+        let generation = self.page.generation_counter();
+        let request = Request::read(self.page);
+        if generation != self.generation || self.page.generation_counter() != generation {
+            return;
+        }
+        let mut answer = Answer::new(self.page);
+        let status = self.handle(&request, &mut answer);
+        let bytes = answer.finish(status);
+        self.page.publish_answer(generation, sequence, bytes);
+    }
+
+    fn devices(&mut self) -> &mut Devices {
+        self.devices.get_or_insert_with(Devices::start)
+    }
+
+    fn handle(&mut self, request: &Request, answer: &mut Answer) -> u32 {
+        let done = match request.operation {
+            abi::IDENTITY => self.identity(answer),
+            abi::PEEK | abi::POKE | abi::DIRTY | abi::CHECK | abi::HEAP_PAGES | abi::FAMILY_PEEK | abi::FAMILY_POKE => {
+                self.memory(request, answer)
+            }
+            abi::FORK | abi::READY | abi::DONE | abi::MARK | abi::EXIT | abi::RING => self.family(request, answer),
+            abi::EXACT | abi::EXACT_RESULT | abi::WORK | abi::WORK_RESULT => self.workload(request, answer),
+            abi::SPIN | abi::CRASH | abi::CONSOLE | abi::RANDOM | abi::TIME | abi::DOORBELLS => {
+                self.machine(request, answer)
+            }
+            _ => return UNKNOWN_OPERATION,
+        };
+        if done.is_some() { OK } else { BAD_ARGUMENT }
+    }
+
+    fn identity(&mut self, answer: &mut Answer) -> Option<()> {
+        let page = self.page;
+        answer.put_u64(page.number());
+        answer.put_u64(page.parent());
+        for word in page.generation() {
+            answer.put_u64(word);
+        }
+        answer.put(&self.random.bytes32(page));
+        let monotonic = self.clock.monotonic_ns();
+        answer.put_u64(time::wall_ns(page, monotonic));
+        answer.put_u64(monotonic);
+        answer.put_u64(self.counter);
+        answer.put_u64(VCPUS_UP.load(Ordering::Relaxed));
+        Some(())
+    }
+
+    /// Requests about memory.
+    fn memory(&mut self, request: &Request, answer: &mut Answer) -> Option<()> {
+        match request.operation {
+            abi::PEEK => answer.put_u64(cells::peek(request.arguments::<1>()?[0])?),
+            abi::POKE => {
+                let [index, value] = request.arguments()?;
+                cells::poke(index, value)?;
+            }
+            abi::DIRTY => {
+                let [first, count, stride, seed] = request.arguments()?;
+                Pages::checked(self.heap, first, count, stride)?.write(self.heap, seed);
+            }
+            abi::CHECK => {
+                let [first, count, stride, seed] = request.arguments()?;
+                answer.put_u64(Pages::checked(self.heap, first, count, stride)?.count_wrong(self.heap, seed));
+            }
+            abi::FAMILY_PEEK => {
+                let [index] = request.arguments()?;
+                answer.put_u64(family::word(self.page, index)?.load(Ordering::Relaxed));
+            }
+            abi::FAMILY_POKE => {
+                let [index, value] = request.arguments()?;
+                family::word(self.page, index)?.store(value, Ordering::Relaxed);
+            }
+            _ => answer.put_u64(self.heap.pages()),
+        }
+        Some(())
+    }
+
+    /// Requests that go on to the monitor through the guest port.
+    fn family(&mut self, request: &Request, answer: &mut Answer) -> Option<()> {
+        let argument = |index: usize| -> Option<u32> {
+            let value = if index == 0 { request.arguments::<1>()?[0] } else { request.arguments::<2>()?[1] };
+            u32::try_from(value).ok()
+        };
+        match request.operation {
+            abi::FORK => answer.put_u64(u64::from(guest_port::fork(self.page, argument(0)?, argument(1)?))),
+            abi::READY => answer.put_u64(u64::from(guest_port::ready(self.page))),
+            abi::DONE => guest_port::done(argument(0)?),
+            abi::MARK => guest_port::mark(argument(0)?),
+            abi::RING => guest_port::ring(argument(0)?),
+            _ => guest_port::exit(u8::try_from(argument(0)?).ok()?),
+        }
+        Some(())
+    }
+
+    /// Requests that make vCPUs busy.
+    fn workload(&mut self, request: &Request, answer: &mut Answer) -> Option<()> {
+        match request.operation {
+            abi::EXACT => {
+                let [seed, rounds, mask] = request.arguments()?;
+                self.exact = exact::run(seed, rounds, Classes::checked(mask, self.features)?);
+                answer.put_u64(self.exact.digest);
+            }
+            abi::EXACT_RESULT => {
+                let Outcome { finished, digest, rounds } = self.exact;
+                for number in [u64::from(finished), digest, rounds] {
+                    answer.put_u64(number);
+                }
+            }
+            abi::WORK => {
+                let [mode, argument] = request.arguments()?;
+                work::order(mode, argument, self.vcpus, self.heap)?;
+            }
+            _ => {
+                let (rounds, mismatches) = work::report();
+                answer.put_u64(rounds);
+                answer.put_u64(mismatches);
+            }
+        }
+        Some(())
+    }
+
+    /// The remaining requests.
+    fn machine(&mut self, request: &Request, answer: &mut Answer) -> Option<()> {
+        match request.operation {
+            abi::SPIN => match request.arguments()? {
+                [0] => self.spinning = false,
+                [1] => self.spinning = true,
+                [_] => return None,
+            },
+            abi::CRASH => self.devices = Some(crash::crash(request.arguments::<1>()?[0])?),
+            abi::CONSOLE => self.devices().console.as_mut()?.write(request.bytes()),
+            abi::RANDOM => {
+                for word in self.devices().entropy.as_mut()?.words()? {
+                    answer.put_u64(word);
+                }
+            }
+            abi::TIME => {
+                let monotonic = self.clock.monotonic_ns();
+                answer.put_u64(monotonic);
+                answer.put_u64(time::wall_ns(self.page, monotonic));
+                answer.put_u64(cpu::time_stamp());
+            }
+            _ => answer.put_u64(ring0::clone_page_interrupts().load(Ordering::Relaxed)),
+        }
+        Some(())
+    }
+}
