@@ -4,7 +4,7 @@
 use crate::model::ModelError;
 use crate::vcpu::{Exit, Vcpu};
 use ramet_state::{
-    CloneRule, DescriptorTable, MemoryRegion, Msr, RegionPurpose, Registers, Segment, SpecialRegisters, VcpuState,
+    CloneRule, CpuidEntry, DescriptorTable, MemoryRegion, Msr, RegionPurpose, Registers, Segment, SpecialRegisters, VcpuState,
 };
 use std::io;
 use std::ptr::NonNull;
@@ -21,9 +21,9 @@ const DOORBELL: u64 = 0x20_0000;
 /// A TSC that no host has: 2^60, seven years after its start at 5 GHz.
 const PROBE_TSC: u64 = 1 << 60;
 
-/// rdtsc; mov r8, rax; mov r9, rdx; mov eax, 0x40000001; xor ecx, ecx; cpuid; mov [0x200000], eax; jmp $
+/// rdtsc; mov r8, rax; mov r9, rdx; mov eax, 0x400000FE; xor ecx, ecx; cpuid; mov [0x200000], eax; jmp $
 const PROGRAM: [u8; 27] = [
-    0x0F, 0x31, 0x49, 0x89, 0xC0, 0x49, 0x89, 0xD1, 0xB8, 0x01, 0x00, 0x00, 0x40, 0x31, 0xC9, 0x0F, 0xA2, 0x89, 0x04,
+    0x0F, 0x31, 0x49, 0x89, 0xC0, 0x49, 0x89, 0xD1, 0xB8, 0xFE, 0x00, 0x00, 0x40, 0x31, 0xC9, 0x0F, 0xA2, 0x89, 0x04,
     0x25, 0x00, 0x00, 0x20, 0x00, 0xEB, 0xFE, 0x90,
 ];
 
@@ -31,12 +31,13 @@ const PROGRAM: [u8; 27] = [
 pub(crate) struct Seen {
     /// Whether its TSC began where it was set to.
     pub(crate) tsc_is_virtual: bool,
-    /// EAX of CPUID leaf [`PROBE_LEAF`].
-    pub(crate) kvm_features: u32,
+    /// Whether CPUID returned [`PROBE_LEAF`].
+    pub(crate) cpuid_is_honoured: bool,
 }
 
-/// The leaf that the program reads: KVM's paravirtual features.
-pub(crate) const PROBE_LEAF: u32 = 0x4000_0001;
+/// A leaf in the hypervisors' range of CPUID that means nothing to anyone, and its EAX.
+pub(crate) const PROBE_LEAF: CpuidEntry =
+    CpuidEntry { function: 0x4000_00FE, index: 0, flags: 0, eax: 0x7261_6D65, ebx: 0, ecx: 0, edx: 0 };
 
 /// The guest's memory.
 pub(crate) struct Memory(NonNull<u8>);
@@ -115,7 +116,7 @@ pub(crate) fn observe(vcpu: &mut Vcpu, _memory: &Memory) -> Result<Seen, ModelEr
     let mut registers = Registers::default();
     vcpu.edit_registers(|now| registers = *now)?;
     let tsc = registers.r9 << 32 | registers.r8 & 0xFFFF_FFFF;
-    Ok(Seen { tsc_is_virtual: tsc >= PROBE_TSC, kvm_features: registers.rax as u32 })
+    Ok(Seen { tsc_is_virtual: tsc >= PROBE_TSC, cpuid_is_honoured: registers.rax == u64::from(PROBE_LEAF.eax) })
 }
 
 /// 64-bit user mode on the page tables of [`Memory`], without tables for interrupts.

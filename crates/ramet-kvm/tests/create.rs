@@ -1,4 +1,5 @@
 //! Creating machines: every mode and number of vCPUs, and errors that say what is wrong.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

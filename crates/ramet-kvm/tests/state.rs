@@ -1,4 +1,5 @@
 //! Saving and restoring vCPUs: nothing is lost, nothing foreign is let in.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Guests for tests: memory, page tables, descriptor tables, and a machine around them.
-#![allow(unsafe_code, dead_code, missing_docs, unreachable_pub)]
+#![allow(unsafe_code, dead_code, missing_docs, unreachable_pub, clippy::unwrap_used, clippy::new_without_default)]
 
 pub mod programs;
 
