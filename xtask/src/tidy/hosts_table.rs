@@ -30,6 +30,9 @@ struct Field {
 struct Host {
     id: String,
     name: String,
+    /// The module that backs /dev/kvm, and the processor's vendor: what tests recognise the host by.
+    module: String,
+    vendor: String,
     can: toml::Table,
 }
 
@@ -60,7 +63,11 @@ pub(crate) fn render_into(document: &str, source: &str) -> Result<String, String
 }
 
 fn render(hosts: &Hosts) -> Result<String, String> {
-    for host in &hosts.host {
+    for (at, host) in hosts.host.iter().enumerate() {
+        let alike = |other: &&Host| (&other.module, &other.vendor) == (&host.module, &host.vendor);
+        if let Some(other) = hosts.host[..at].iter().find(alike) {
+            return Err(format!("hosts {} and {} have the same module and vendor", other.id, host.id));
+        }
         let asked = |name: &String| hosts.field.iter().any(|field| field.name == *name);
         if let Some(stray) = host.can.keys().find(|name| !asked(name)) {
             return Err(format!("host {} answers {stray}, which no [[field]] asks", host.id));
@@ -92,7 +99,8 @@ fn show(answer: &Value) -> Option<&str> {
 mod tests {
     use super::*;
 
-    const HOSTS: &str = "field = [{name = \"avx\", meaning = \"AVX\"}]\n[[host]]\nid = \"a\"\nname = \"A\"\n";
+    const HOSTS: &str = "field = [{name = \"avx\", meaning = \"AVX\"}]\n[[host]]\nid = \"a\"\nname = \"A\"\n\
+                         module = \"m\"\nvendor = \"v\"\n";
 
     fn source(can: &str) -> String {
         format!("{HOSTS}can = {{{can}}}\n")
@@ -114,6 +122,9 @@ mod tests {
         for can in ["", "avx = true, sse = true", "avx = 1"] {
             assert!(render_into(&document(""), &source(can)).is_err(), "{can}");
         }
+        let twice = source("avx = true")
+            + "[[host]]\nid = \"b\"\nname = \"B\"\nmodule = \"m\"\nvendor = \"v\"\ncan = {avx = true}";
+        assert!(render_into(&document(""), &twice).unwrap_err().contains("hosts a and b"));
         assert!(render_into("no marks", &source("avx = true")).is_err());
     }
 
