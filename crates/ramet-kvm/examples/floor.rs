@@ -59,7 +59,7 @@ fn save_and_restore() {
     }
     for _ in 0..ROUNDS {
         let mut child = Guest::new(guest.memory.copy(), 1, InterruptMode::Split);
-        timed(&mut primes, || child.vcpus[0].complete_pending(&mut |_| {}).unwrap());
+        timed(&mut primes, || child.vcpus[0].prime().unwrap());
         timed(&mut primed, || child.vcpus[0].restore(&state).unwrap());
     }
     report("first KVM_RUN that does not enter", primes);
@@ -77,11 +77,7 @@ fn main() {
         timed(&mut learning, || HostModel::learn(&kvm, &cpuid).unwrap());
     }
     report("HostModel::learn", learning);
-    println!(
-        "TSC virtual: {}, CPUID honoured: {}",
-        model().tsc_is_virtual(),
-        model().cpuid_is_honoured()
-    );
+    println!("TSC virtual: {}, CPUID honoured: {}", model().tsc_is_virtual(), model().cpuid_is_honoured());
     save_and_restore();
     for vcpus in [1, 2, 4] {
         create(InterruptMode::Split, vcpus, 128 << 20);

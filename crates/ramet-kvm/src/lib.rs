@@ -14,6 +14,7 @@
 mod advice;
 mod blank;
 mod cpuid;
+mod ioctls;
 mod model;
 pub mod probe;
 mod raw;
@@ -24,6 +25,7 @@ mod vm;
 
 pub use blank::{BlankVm, CreateError, Doorbell, DoorbellLength, Line, WireError};
 pub use cpuid::{CpuidError, host_cpuid, supported_xcr0};
+pub use ioctls::{RUNTIME_IOCTLS, read_tsc};
 pub use model::{HostModel, ModelError};
 pub use system::{API_VERSION, Flavour, Kvm, OpenError};
 pub use vcpu::{

@@ -4,7 +4,8 @@
 use crate::model::ModelError;
 use crate::vcpu::{Exit, Vcpu};
 use ramet_state::{
-    CloneRule, CpuidEntry, DescriptorTable, MemoryRegion, Msr, RegionPurpose, Registers, Segment, SpecialRegisters, VcpuState,
+    CloneRule, CpuidEntry, DescriptorTable, MemoryRegion, Msr, RegionPurpose, Registers, Segment, SpecialRegisters,
+    VcpuState,
 };
 use std::io;
 use std::ptr::NonNull;
