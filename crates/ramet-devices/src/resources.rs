@@ -48,7 +48,8 @@ impl std::fmt::Debug for Resource {
 /// All that a part gets from its machine.
 #[derive(Clone, Debug)]
 pub struct PartResources {
-    /// The machine's memory: everything that the guest may name as a buffer, and the clone page.
+    /// The machine's memory: everything that the guest may name as a buffer, and the clone page. Every byte of it
+    /// must be accessible: what is unplugged is no part of it.
     pub memory: GuestMemoryMmap,
     /// One resource per handle of the part's state, by role.
     pub handles: BTreeMap<String, Resource>,

@@ -149,3 +149,16 @@ pub fn build_part(state: &PartState, resources: PartResources) -> Result<BuiltPa
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_kind_has_one_constructor() {
+        let all: Vec<_> = kinds().collect();
+        assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len());
+        assert!(all.iter().all(|(_, version)| *version > 0));
+    }
+}

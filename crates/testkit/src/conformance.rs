@@ -323,7 +323,7 @@ pub fn missing_resources<S: Subject>(subject: &S) {
     assert_eq!(built.is_err(), !state.handles.is_empty(), "{built:?}");
 }
 
-fn survive<S: Subject>(rig: &mut Rig, steps: &[Step]) -> Result<(), TestCaseError> {
+fn survive(rig: &mut Rig, steps: &[Step]) -> Result<(), TestCaseError> {
     for step in steps {
         garbage::apply(rig, step);
     }
@@ -343,13 +343,13 @@ fn survive<S: Subject>(rig: &mut Rig, steps: &[Step]) -> Result<(), TestCaseErro
 
 /// Random accesses to a part that nobody has set up.
 pub fn garbage_at_power_on<S: Subject>(subject: &S) {
-    property(garbage::steps(), |steps| survive::<S>(&mut Rig::boot(&subject.initial_state()), &steps));
+    property(garbage::steps(), |steps| survive(&mut Rig::boot(&subject.initial_state()), &steps));
 }
 
 /// Random accesses, and random bytes where its driver has its rings, to a part that works; and it can be attached
 /// anew afterwards.
 pub fn garbage_while_running<S: Subject>(subject: &S) {
-    property(garbage::steps(), |steps| survive::<S>(&mut running(subject).0, &steps));
+    property(garbage::steps(), |steps| survive(&mut running(subject).0, &steps));
 }
 
 /// Garbage in a clone leaves its parent and its sibling alone.

@@ -24,17 +24,17 @@ const LSR_TRANSMITTER_EMPTY: u8 = 0x60;
 /// The registers, as `vm_superio` names them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Registers {
+pub(super) struct Registers {
     baud_divisor: [u8; 2],
-    interrupt_enable: u8,
-    interrupt_identification: u8,
-    line_control: u8,
-    line_status: u8,
-    modem_control: u8,
-    modem_status: u8,
-    scratch: u8,
+    pub(super) interrupt_enable: u8,
+    pub(super) interrupt_identification: u8,
+    pub(super) line_control: u8,
+    pub(super) line_status: u8,
+    pub(super) modem_control: u8,
+    pub(super) modem_status: u8,
+    pub(super) scratch: u8,
     #[serde(with = "serde_bytes")]
-    fifo: Vec<u8>,
+    pub(super) fifo: Vec<u8>,
 }
 
 impl From<&SerialState> for Registers {
@@ -55,7 +55,7 @@ impl From<&SerialState> for Registers {
 
 impl Registers {
     /// The first register with a value that no traffic leads to.
-    fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
+    pub(super) fn invalid(&self) -> Option<(&'static str, u64, &'static str)> {
         let ready = if self.fifo.is_empty() { 0 } else { LSR_DATA_READY };
         if self.fifo.len() > FIFO_BYTES {
             Some(("the FIFO's length in bytes", self.fifo.len() as u64, "the FIFO holds 64"))

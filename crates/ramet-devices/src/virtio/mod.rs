@@ -18,6 +18,8 @@ pub(crate) mod console;
 pub(crate) mod device;
 pub(crate) mod mmio;
 pub(crate) mod rng;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use console::Console;
 pub(crate) use mmio::VirtioMmio;

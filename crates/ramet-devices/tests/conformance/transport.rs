@@ -103,7 +103,7 @@ fn impossible_queues_never_become_ready() {
         with(&|ring| ring.device = ram - 4),
         with(&|ring| ring.driver = u64::MAX - 1),
         with(&|ring| ring.device = u64::MAX - 3),
-        with(&|ring| ring.descriptors = u64::MAX & !15),
+        with(&|ring| ring.descriptors = !15),
         with(&|ring| ring.driver = 0),
     ];
     for ring in bad {

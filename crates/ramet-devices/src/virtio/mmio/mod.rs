@@ -80,8 +80,11 @@ impl<D: VirtioDevice> VirtioMmio<D> {
             // Serving happens in the event loop only, also for a notification that came by an exit.
             Effect::Notify => self.kick(),
             Effect::QueueReady(index) => {
-                let ready = worker::build_queue(&self.registers, index, None, &self.memory).is_ok();
-                self.registers.queues[index].ready = ready;
+                let queue = worker::build_queue(&self.registers, index, None, &self.memory);
+                if let Err(error) = &queue {
+                    tracing::debug!(part = self.id, %error, "Queue is not made ready");
+                }
+                self.registers.queues[index].ready = queue.is_ok();
             }
             Effect::StopQueue(index) => match &mut self.activity {
                 Activity::Off => {}

@@ -14,7 +14,7 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 /// Most bytes of one request that are filled; a driver asks again for more.
 pub(crate) const REQUEST_MAX_BYTES: usize = 4096;
 
-fn fill(mut buffer: &mut [u8]) -> Result<(), ServeError> {
+pub(super) fn fill(mut buffer: &mut [u8]) -> Result<(), ServeError> {
     while !buffer.is_empty() {
         match getrandom(&mut *buffer, GetRandomFlags::empty()) {
             Ok(count) => buffer = &mut buffer[count..],
