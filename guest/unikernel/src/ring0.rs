@@ -25,10 +25,12 @@ pub const WAKE_VECTOR: u32 = 0x50;
 const GATE_BASE: u64 = 1 << 46;
 const GATE_NOTHING: u64 = 0;
 const GATE_WAIT: u64 = 1;
-const GATE_WRITE_MSR: u64 = 2;
-const GATE_WRITE_PORTS: u64 = 3;
-const GATE_SPIN: u64 = 4;
-const GATE_TRIPLE_FAULT: u64 = 5;
+const GATE_WRITE_PORTS: u64 = 2;
+const GATE_SPIN: u64 = 3;
+const GATE_TRIPLE_FAULT: u64 = 4;
+
+/// MSR_KVM_SYSTEM_TIME_NEW: the address, with bit 0 set, at which KVM keeps [`clock`] up to date.
+const CLOCK_MSR: u32 = 0x4B56_4D01;
 
 /// Address at which a fault goes to ring 0 and comes back without doing anything.
 pub const NOTHING_ADDRESS: u64 = GATE_BASE | GATE_NOTHING;
@@ -43,12 +45,12 @@ global_asm!(
     NOTE_TYPE = const note::TYPE_START,
     NOTE_FLAGS = const note::START_ALL_VCPUS,
     MAX_VCPUS = const MAX_VCPUS,
+    CLOCK_MSR = const CLOCK_MSR,
     LINES = const layout::GSI_COUNT,
     LINE_VECTOR = const layout::VECTOR_BASE,
     SPURIOUS_VECTOR = const SPURIOUS_VECTOR,
     WAKE_VECTOR = const WAKE_VECTOR,
     GATE_WAIT = const GATE_WAIT,
-    GATE_WRITE_MSR = const GATE_WRITE_MSR,
     GATE_WRITE_PORTS = const GATE_WRITE_PORTS,
     GATE_SPIN = const GATE_SPIN,
     GATE_TRIPLE_FAULT = const GATE_TRIPLE_FAULT,
@@ -89,17 +91,6 @@ pub fn wait(counter: &AtomicU64, seen: u64) {
     unsafe {
         asm!(".byte 0x48, 0xa1", ".quad {gate}", gate = const GATE_BASE | GATE_WAIT,
             in("rdi") counter.as_ptr(), in("rsi") seen, out("rax") _);
-    }
-}
-
-/// Tells KVM to keep [`clock`] up to date (MSR_KVM_SYSTEM_TIME_NEW).
-pub fn start_clock() {
-    const MSR_KVM_SYSTEM_TIME_NEW: u32 = 0x4b56_4d01;
-    let address = clock_page.as_ptr() as u64 | 1;
-    // SAFETY: the gate executes WRMSR; the MSR makes KVM write the 32 bytes at the address, which are there for it.
-    unsafe {
-        asm!(".byte 0x48, 0xa1", ".quad {gate}", gate = const GATE_BASE | GATE_WRITE_MSR,
-            in("ecx") MSR_KVM_SYSTEM_TIME_NEW, in("eax") address as u32, in("edx") (address >> 32) as u32);
     }
 }
 

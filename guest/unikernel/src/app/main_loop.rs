@@ -51,7 +51,7 @@ pub fn run(heap: Heap, ram_bytes: u64, vcpus: usize) -> ! {
         ram_bytes,
         vcpus,
         features,
-        clock: Clock::start(),
+        clock: Clock::of_vcpu0(),
         generation: page.generation_counter(),
         random: Random::new(page, features),
         devices: None,

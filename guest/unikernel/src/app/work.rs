@@ -27,7 +27,7 @@ struct Report {
     mismatches: AtomicU64,
 }
 
-/// Rounds of registers per digest: about a millisecond.
+/// Rounds of registers per digest: well under a millisecond.
 const EXACT_ROUNDS: u64 = 64;
 
 /// Gives all other vCPUs an order; `None` if it is not one, or there are no other vCPUs to do it.

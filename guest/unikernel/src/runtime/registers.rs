@@ -15,7 +15,7 @@ use crate::ring0;
 
 const ROOM_BYTES: usize = 64;
 /// Times that a round mixes the registers.
-const INNER_LOOPS: u32 = 128;
+const INNER_LOOPS: u32 = 64;
 
 const KNOWN_BITS: u64 =
     ramet_abi::request::EXACT_INTEGER | EXACT_X87 | EXACT_SSE | EXACT_AVX | EXACT_AVX512 | EXACT_RING0;

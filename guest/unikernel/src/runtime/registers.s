@@ -2,7 +2,7 @@
 #
 # From the load to the store every general-purpose register but RSP, the flags, and the registers of the chosen
 # classes hold nothing but what is being mixed; none of it is ever spilled. RSP points into the context, whose first
-# bytes are room for a few pushes. All steps are invertible, or chaotic for x87, so that a wrong bit anywhere reaches
+# bytes are room for a few pushes. All steps are invertible, or chaotic in two x87 registers, so that a wrong bit reaches
 # the end. Offsets are those of `Context` in registers.rs, minus the room.
 #
 # Only defined flags and exactly rounded operations are used, so that all CPUs agree.
@@ -87,6 +87,10 @@ registers_run:
 .irp index, 7,6,5,4,3,2,1,0
     fldt X87 + 10 * \index(%rsp)
 .endr
+# Not at zero, which a lost status word would be.
+    fincstp
+    fincstp
+    fincstp
 1:  testb ${AVX512_BIT}, MASK(%rsp)
     jz 1f
 .irp index, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31
@@ -162,13 +166,26 @@ registers_inner:
 
     testb ${X87_BIT}, MASK(%rsp)
     jz 1f
-# x = 1 - a x^2 in [-1, 1], then the next register.
-.rept 3
+# All the way around the stack. Two registers: x = 1 - a x^2, in [-1, 1], chaotic but for the last bits of small
+# numbers. Six: exchanged and negated, which keeps every bit.
+.rept 2
     fmul %st(0), %st
     fmuls x87_factor
     fsubrs x87_one
     fincstp
 .endr
+    fchs
+    fxch %st(3)
+    fincstp
+    fxch %st(4)
+    fincstp
+    fchs
+    fxch %st(1)
+    fincstp
+    fincstp
+    fchs
+    fincstp
+    fincstp
 1:  testb ${AVX512_BIT}, MASK(%rsp)
     jz 1f
     mix_avx512 0, 1

@@ -9,13 +9,12 @@ use super::clone_page::ClonePage;
 use super::cpu;
 use crate::ring0;
 
-/// The clock. Must be read on vCPU 0 only, whose structure it uses.
+/// The clock, which ring 0 started when vCPU 0 came up.
 pub struct Clock(());
 
 impl Clock {
-    /// Starts kvm-clock.
-    pub fn start() -> Self {
-        ring0::start_clock();
+    /// For vCPU 0 only, as it is that vCPU's clock.
+    pub fn of_vcpu0() -> Self {
         Self(())
     }
 
