@@ -17,11 +17,14 @@ use crate::runtime::random::Random;
 use crate::runtime::registers::Classes;
 use crate::runtime::time::Clock;
 use crate::runtime::virtio::Devices;
-use crate::runtime::{family, guest_port, time};
+use crate::runtime::{family, guest_port, local_apic, time};
 
-/// How long a fresh machine keeps its attention on the first request before it starts its devices, in ticks of the
-/// time-stamp counter: around a millisecond.
-const FIRST_REQUEST_TICKS: u64 = 3_000_000;
+/// A fresh machine starts its devices when no request has come for this long, in ticks of the time-stamp counter:
+/// around a millisecond. Each access to a device may be an exit, so that starting them can take several milliseconds,
+/// which the first requests should not wait for.
+const IDLE_TICKS: u64 = 3_000_000;
+/// It starts them anyway this long after its boot.
+const STARTING_MAX_TICKS: u64 = 20 * IDLE_TICKS;
 
 /// The state of vCPU 0, on its stack, which is in the one page that every clone writes.
 struct Application {
@@ -29,7 +32,6 @@ struct Application {
     heap: Heap,
     ram_bytes: u64,
     vcpus: usize,
-    features: Features,
     clock: Clock,
     random: Random,
     /// Started at the first use.
@@ -37,60 +39,49 @@ struct Application {
     generation: u32,
     number: u64,
     counter: u64,
+    /// SPIN is on.
     spinning: bool,
+    /// While the machine is fresh.
+    starting: Option<Starting>,
     exact: Outcome,
+}
+
+/// Since when, by the time-stamp counter.
+struct Starting {
+    booted: u64,
+    idle: u64,
 }
 
 /// The life of vCPU 0.
 pub fn run(heap: Heap, ram_bytes: u64, vcpus: usize) -> ! {
     let Some(page) = ClonePage::find() else { panic!("there is no clone page of this version") };
-    let features = Features::detect();
+    let now = cpu::time_stamp();
     let mut application = Application {
         page,
         heap,
         ram_bytes,
         vcpus,
-        features,
         clock: Clock::of_vcpu0(),
         generation: page.generation_counter(),
-        random: Random::new(page, features),
+        random: Random::new(page),
         devices: None,
         number: page.number(),
         counter: 0,
         spinning: false,
+        starting: Some(Starting { booted: now, idle: now }),
         exact: Outcome::default(),
     };
-    application.begin();
+    // A request that is there already comes before anything that takes long.
+    if let Some(sequence) = page.pending() {
+        application.answer(sequence);
+    }
+    local_apic::enable();
     loop {
         application.turn();
     }
 }
 
 impl Application {
-    /// The first request first; then what takes long.
-    fn begin(&mut self) {
-        let generation = self.generation;
-        let start = cpu::time_stamp();
-        while self.page.pending().is_none() && cpu::time_stamp().wrapping_sub(start) < FIRST_REQUEST_TICKS {
-            self.page.note_first_instruction();
-            core::hint::spin_loop();
-        }
-        if let Some(sequence) = self.page.pending() {
-            self.answer(sequence);
-        }
-        if self.page.generation_counter() == generation {
-            let (vcpus, mib) = (self.vcpus, self.ram_bytes >> 20);
-            let devices = self.devices();
-            if let Some(console) = &mut devices.console {
-                // The console takes every byte: writing cannot fail.
-                let _ = writeln!(console, "ramet unikernel: {vcpus} vCPUs, {mib} MiB");
-            }
-            if let Some(words) = devices.entropy.as_mut().and_then(|entropy| entropy.words()) {
-                self.random.absorb(&words);
-            }
-        }
-    }
-
     /// One turn. A child that was forked in the middle of the wait, or of an earlier turn, comes by here first.
     #[inline]
     fn turn(&mut self) {
@@ -103,12 +94,39 @@ impl Application {
         }
         if let Some(sequence) = self.page.pending() {
             self.answer(sequence);
+        } else if self.starting.is_some() {
+            self.start_when_idle();
         } else if !self.spinning {
             ring0::wait(interrupts, seen);
         }
     }
 
-    /// The machine was forked, or turned back: a child stops spinning, and secrets become its own.
+    /// Until nobody has asked for a while: keeps looking. Then: does what takes long.
+    #[cold]
+    fn start_when_idle(&mut self) {
+        let now = cpu::time_stamp();
+        let due = |starting: &Starting| {
+            now.wrapping_sub(starting.idle) >= IDLE_TICKS || now.wrapping_sub(starting.booted) >= STARTING_MAX_TICKS
+        };
+        if !self.starting.as_ref().is_some_and(due) {
+            core::hint::spin_loop();
+            return;
+        }
+        self.starting = None;
+        self.random.use_hardware(Features::detect());
+        let (vcpus, mib) = (self.vcpus, self.ram_bytes >> 20);
+        let devices = self.devices();
+        if let Some(console) = &mut devices.console {
+            // The console takes every byte: writing cannot fail.
+            let _ = writeln!(console, "ramet unikernel: {vcpus} vCPUs, {mib} MiB");
+        }
+        if let Some(words) = devices.entropy.as_mut().and_then(|entropy| entropy.words()) {
+            self.random.absorb(&words);
+        }
+    }
+
+    /// The machine was forked, or turned back: a child stops spinning, has no boot to finish, and its secrets
+    /// become its own.
     #[cold]
     fn follow_generation(&mut self) {
         self.generation = self.page.generation_counter();
@@ -116,6 +134,7 @@ impl Application {
         if number != self.number {
             self.number = number;
             self.spinning = false;
+            self.starting = None;
         }
         self.random.follow(self.page);
     }
@@ -133,6 +152,9 @@ impl Application {
         let status = self.handle(&request, &mut answer);
         let bytes = answer.finish(status);
         self.page.publish_answer(generation, sequence, bytes);
+        if let Some(starting) = &mut self.starting {
+            starting.idle = cpu::time_stamp();
+        }
     }
 
     fn devices(&mut self) -> &mut Devices {
@@ -222,7 +244,7 @@ impl Application {
         match request.operation {
             abi::EXACT => {
                 let [seed, rounds, mask] = request.arguments()?;
-                self.exact = exact::run(seed, rounds, Classes::checked(mask, self.features)?);
+                self.exact = exact::run(seed, rounds, Classes::checked(mask, Features::detect())?);
                 answer.put_u64(self.exact.digest);
             }
             abi::EXACT_RESULT => {

@@ -58,6 +58,7 @@ pub fn report() -> (u64, u64) {
 /// The life of a vCPU from 1 on.
 pub fn run(vcpu: usize, vcpus: usize, heap: Heap) -> ! {
     let Some(wakes) = ring0::wakes(vcpu) else { unreachable!("ring 0 keeps vCPU {vcpu} from coming up") };
+    local_apic::enable();
     loop {
         let seen = wakes.load(Ordering::Relaxed);
         let number = ORDER.number.load(Ordering::Acquire);

@@ -49,12 +49,9 @@ fn extended_control_register() -> u64 {
 }
 
 /// A word from RDRAND, or `None` if it has none at the moment. Only where [`Features::rdrand`] says so.
-pub fn hardware_random(features: Features) -> Option<u64> {
-    if !features.rdrand {
-        return None;
-    }
+pub fn hardware_random() -> Option<u64> {
     let (word, ok): (u64, u8);
-    // SAFETY: the CPU has RDRAND.
+    // SAFETY: where the CPU has no RDRAND this is an exception, which is reported.
     unsafe { asm!("rdrand {}", "setc {}", out(reg) word, out(reg_byte) ok, options(nomem, nostack)) };
     (ok != 0).then_some(word)
 }

@@ -11,13 +11,14 @@ use super::cpu::{self, Features};
 pub struct Random {
     key: [u32; 8],
     generation: u32,
-    features: Features,
+    /// Whether RDRAND may be used; asking the CPU takes too long before the first answer.
+    hardware: bool,
 }
 
 impl Random {
-    /// A generator seeded from the clone page, RDRAND and the time-stamp counter.
-    pub fn new(page: ClonePage, features: Features) -> Self {
-        let mut random = Self { key: [0; 8], generation: 0, features };
+    /// A generator seeded from the clone page and the time-stamp counter.
+    pub fn new(page: ClonePage) -> Self {
+        let mut random = Self { key: [0; 8], generation: 0, hardware: false };
         random.reseed(page);
         random
     }
@@ -55,13 +56,23 @@ impl Random {
         self.key.copy_from_slice(&block[..8]);
     }
 
+    /// Uses RDRAND from now on, if the CPU has it.
+    pub fn use_hardware(&mut self, features: Features) {
+        self.hardware = features.rdrand;
+        let words = core::array::from_fn(|_| self.hardware_word());
+        self.absorb(&words);
+    }
+
+    fn hardware_word(&self) -> u64 {
+        if self.hardware { cpu::hardware_random().unwrap_or_default() } else { 0 }
+    }
+
     fn reseed(&mut self, page: ClonePage) {
         self.generation = page.generation_counter();
         let [a, b, c, d, e, f, g, h] = page.take_entropy();
         self.absorb(&[a, b, c, d]);
         self.absorb(&[e, f, g, h]);
-        let hardware = || cpu::hardware_random(self.features).unwrap_or_default();
-        let words = [hardware(), hardware(), cpu::time_stamp(), page.number()];
+        let words = [self.hardware_word(), self.hardware_word(), cpu::time_stamp(), page.number()];
         self.absorb(&words);
     }
 }

@@ -1,5 +1,4 @@
-//! virtio-console (virtio 1.2, section 5.3): port 0, output only. The receive queue exists, as devices may insist on
-//! it, and stays empty.
+//! virtio-console (virtio 1.2, section 5.3): port 0, output only: the receive queue is left alone.
 
 use core::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,7 +10,6 @@ pub const DEVICE_ID: u32 = 3;
 const TRANSMIT: u32 = 1;
 const BUFFER_BYTES: usize = 2048;
 
-static RECEIVE_QUEUE: QueueMemory = QueueMemory::new();
 static TRANSMIT_QUEUE: QueueMemory = QueueMemory::new();
 static BUFFER: [AtomicU8; BUFFER_BYTES] = [const { AtomicU8::new(0) }; BUFFER_BYTES];
 
@@ -23,7 +21,7 @@ pub struct Console {
 
 impl Console {
     pub(super) fn start(transport: Transport) -> Option<Self> {
-        transport.start(&[&RECEIVE_QUEUE, &TRANSMIT_QUEUE])?;
+        transport.start(TRANSMIT, &TRANSMIT_QUEUE)?;
         Some(Self { transport, filled: 0 })
     }
 

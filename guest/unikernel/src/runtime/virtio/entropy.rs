@@ -20,7 +20,7 @@ pub struct Entropy {
 
 impl Entropy {
     pub(super) fn start(transport: Transport) -> Option<Self> {
-        transport.start(&[&REQUEST_QUEUE])?;
+        transport.start(REQUEST, &REQUEST_QUEUE)?;
         Some(Self { transport })
     }
 

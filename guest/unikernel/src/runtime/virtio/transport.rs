@@ -64,13 +64,11 @@ impl Transport {
         self.read(register::DEVICE_ID)
     }
 
-    /// Resets the device and brings it up with these queues, numbered from 0, and no features but VERSION_1 (virtio
-    /// 1.2, section 3.1.1). `None` if the device refuses.
-    pub fn start(self, queues: &[&QueueMemory]) -> Option<()> {
+    /// Resets the device and brings it up with one queue, of this number, and no features but VERSION_1 (virtio 1.2,
+    /// section 3.1.1). `None` if the device refuses.
+    pub fn start(self, number: u32, queue: &QueueMemory) -> Option<()> {
         self.write(register::STATUS, 0);
-        for queue in queues {
-            queue.clear();
-        }
+        queue.clear();
         let mut state = status::ACKNOWLEDGE | status::DRIVER;
         self.write(register::STATUS, state);
         self.write(register::DEVICE_FEATURES_SELECT, 1);
@@ -86,9 +84,7 @@ impl Transport {
         if self.read(register::STATUS) & status::FEATURES_OK == 0 {
             return None;
         }
-        for (number, queue) in queues.iter().enumerate() {
-            self.start_queue(number as u32, queue)?;
-        }
+        self.start_queue(number, queue)?;
         self.write(register::STATUS, state | status::DRIVER_OK);
         Some(())
     }
