@@ -32,10 +32,11 @@ pub struct HostDescriptorError {
 impl HostDescriptors {
     /// Opens all three. Whether /dev/kvm may be used shows only when it is reopened.
     pub fn open() -> Result<Self, HostDescriptorError> {
-        let open_path = |path, extra, advice| {
-            open(path, OFlags::PATH | OFlags::CLOEXEC | extra, Mode::empty())
-                .map_err(|source| HostDescriptorError { path, advice, source })
-        };
+        let open_path =
+            |path, extra, advice| {
+                open(path, OFlags::PATH | OFlags::CLOEXEC | extra, Mode::empty())
+                    .map_err(|source| HostDescriptorError { path, advice, source })
+            };
         Ok(Self {
             proc: open_path("/proc", OFlags::DIRECTORY, "mount proc there")?,
             kvm: open_path("/dev/kvm", OFlags::empty(), "load kvm-intel or kvm-amd, or make the device visible here")?,

@@ -255,11 +255,8 @@ mod tests {
             child_pid: Obtained::Yes,
         };
         assert_eq!(full.missing(), []);
-        let partial = Isolation {
-            net: Obtained::Refused(libc::EPERM),
-            root: RootIsolation::Host(libc::EINVAL),
-            ..full
-        };
+        let partial =
+            Isolation { net: Obtained::Refused(libc::EPERM), root: RootIsolation::Host(libc::EINVAL), ..full };
         assert_eq!(partial.missing(), [("net", libc::EPERM), ("root", libc::EINVAL)]);
         assert!(partial.to_string().starts_with("isolated except for net (Operation not permitted"));
     }

@@ -72,7 +72,9 @@ pub struct RaisedLimit {
 
 /// Why the descriptor limit could not be raised.
 #[derive(Debug, thiserror::Error)]
-#[error("Raising the limit of open descriptors from {before:?} to {wanted:?} failed: raise it before starting, with ulimit -n or LimitNOFILE=")]
+#[error(
+    "Raising the limit of open descriptors from {before:?} to {wanted:?} failed: raise it before starting, with ulimit -n or LimitNOFILE="
+)]
 pub struct RaiseLimitError {
     /// The soft limit, which still holds.
     pub before: Option<u64>,
@@ -89,8 +91,11 @@ pub struct RaiseLimitError {
 pub fn raise_descriptor_limit() -> Result<RaisedLimit, RaiseLimitError> {
     let Rlimit { current: before, maximum } = getrlimit(Resource::Nofile);
     if before != maximum {
-        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-            .map_err(|source| RaiseLimitError { before, wanted: maximum, source })?;
+        setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).map_err(|source| RaiseLimitError {
+            before,
+            wanted: maximum,
+            source,
+        })?;
     }
     Ok(RaisedLimit { before, now: maximum })
 }

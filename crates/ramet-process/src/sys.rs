@@ -56,10 +56,7 @@ impl From<Errno> for CloneFailure {
 }
 
 /// clone3 with the semantics of fork(): no shared memory, SIGCHLD at the end.
-pub(crate) fn clone_process(
-    flags: u64,
-    cgroup: Option<BorrowedFd<'_>>,
-) -> std::result::Result<Cloned, CloneFailure> {
+pub(crate) fn clone_process(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> std::result::Result<Cloned, CloneFailure> {
     if !is_single_threaded()? {
         return Err(CloneFailure::MultiThreaded);
     }
@@ -153,7 +150,8 @@ pub(crate) fn kcmp(first: Pid, second: Pid, compared: Compared) -> Result<std::c
     };
     let (first, second) = (first.as_raw_nonzero().get(), second.as_raw_nonzero().get());
     // SAFETY: kcmp takes numbers only and changes nothing.
-    match check(unsafe { libc::syscall(libc::SYS_kcmp, first, second, kind, a as libc::c_ulong, b as libc::c_ulong) })? {
+    match check(unsafe { libc::syscall(libc::SYS_kcmp, first, second, kind, a as libc::c_ulong, b as libc::c_ulong) })?
+    {
         0 => Ok(std::cmp::Ordering::Equal),
         1 => Ok(std::cmp::Ordering::Less),
         2 => Ok(std::cmp::Ordering::Greater),
@@ -232,8 +230,8 @@ pub(crate) fn install_interrupting_handler(signal: Signal) -> Result<()> {
 
 /// Moves the calling thread into new namespaces. For processes with one thread, which callers check.
 pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> Result<()> {
+    debug_assert!(!flags.contains(rustix::thread::UnshareFlags::FILES));
     // SAFETY: the flags used here are namespaces; none of them unshares the descriptor table, which is what could
     // break the ownership of descriptors.
-    debug_assert!(!flags.contains(rustix::thread::UnshareFlags::FILES));
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }

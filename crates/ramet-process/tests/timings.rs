@@ -1,7 +1,10 @@
 //! What forking, confining and filtering cost on this host. Not a test: `cargo test --test timings -- [N]` prints a
 //! table (microseconds; N runs each, 200 unless given). Variants that are compared are interleaved.
 
-mod support;
+#![allow(clippy::unwrap_used)]
+
+#[path = "support/linear.rs"]
+mod linear;
 
 use std::os::fd::AsFd;
 use std::time::Instant;
@@ -21,11 +24,10 @@ fn main() {
     forks(runs);
     filters(runs);
     messages(runs);
-    let start = Instant::now();
+    isolation(runs.min(50));
     let (isolation, host) = isolate_zygote().unwrap();
-    println!("isolate_zygote, once: {} ({isolation})", start.elapsed().as_micros());
+    println!("in a zygote that is {isolation}:");
     confinement(runs, &host);
-    print!("in the isolated zygote: ");
     forks(runs);
 }
 
@@ -43,7 +45,7 @@ fn micros(start: Instant) -> f64 {
     start.elapsed().as_nanos() as f64 / 1000.0
 }
 
-/// Forks a child and returns: how long the call took, and what the child measured.
+/// Forks a child and returns how long it took to run, and what it measured.
 fn in_child(namespaces: Namespaces, body: impl FnOnce() -> f64) -> (f64, f64) {
     let (ours, theirs) = SeqPacket::pair().unwrap();
     let start = Instant::now();
@@ -56,7 +58,6 @@ fn in_child(namespaces: Namespaces, body: impl FnOnce() -> f64) -> (f64, f64) {
             exit_now(0)
         }
         Forked::Parent(child) => {
-            let _called = micros(start);
             let Received::Message(message) = ours.recv(Limits::default()).unwrap() else { panic!("the child ended") };
             wait_for(&child.pidfd).unwrap();
             let number = |at: usize| f64::from_le_bytes(message.bytes[at..at + 8].try_into().unwrap());
@@ -66,7 +67,8 @@ fn in_child(namespaces: Namespaces, body: impl FnOnce() -> f64) -> (f64, f64) {
 }
 
 fn forks(runs: usize) {
-    let (mut plain, mut pid) = (Row("clone3 -> child runs", vec![]), Row("clone3 with CLONE_NEWPID -> child runs", vec![]));
+    let (mut plain, mut pid) =
+        (Row("clone3 -> child runs", vec![]), Row("clone3 with CLONE_NEWPID -> child runs", vec![]));
     let (mut plain_call, mut pid_call) = (Row("clone3 call", vec![]), Row("clone3 call with CLONE_NEWPID", vec![]));
     for _ in 0..runs {
         for (row, call, namespaces) in [
@@ -87,6 +89,21 @@ fn forks(runs: usize) {
     [plain_call, pid_call, plain, pid].into_iter().for_each(Row::print);
 }
 
+fn isolation(runs: usize) {
+    let mut row = Row("isolate_zygote", vec![]);
+    for _ in 0..runs {
+        row.1.push(
+            in_child(Namespaces::default(), || {
+                let start = Instant::now();
+                isolate_zygote().unwrap();
+                micros(start)
+            })
+            .1,
+        );
+    }
+    row.print();
+}
+
 fn install(program: &BpfProgram) -> f64 {
     let start = Instant::now();
     seccompiler::apply_filter_all_threads(program).unwrap();
@@ -97,11 +114,12 @@ fn filters(runs: usize) {
     let ioctls: Vec<u32> = (0..60).map(|n| 0x4000_ae00 + n * 5).collect();
     let policy = machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls });
     let tree = ramet_process::seccomp::compile(&policy).unwrap();
-    let linear = support::linear::compile(&policy);
+    let linear = linear::compile(&policy).unwrap();
     let smallest = BpfProgram::from([seccompiler::sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }]);
     // How much of the time is the size, how much the paths: every number looked up, no argument checked.
     let numbers = (0..460).filter(|n| n % 2 == 0).fold(Policy::new(), |policy, n| policy.with(n, Rule::Allow));
-    let numbers = ramet_process::seccomp::compile(&numbers.with(libc::SYS_sendmsg, Rule::Allow).with(libc::SYS_exit_group, Rule::Allow)).unwrap();
+    let numbers = numbers.with(libc::SYS_exit_group, Rule::Allow);
+    let numbers = ramet_process::seccomp::compile(&numbers).unwrap();
     println!("instructions: tree {}, linear {}, half of all numbers {}", tree.len(), linear.len(), numbers.len());
     let mut rows = [
         (Row("install: one instruction", vec![]), smallest),

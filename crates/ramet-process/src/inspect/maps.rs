@@ -49,10 +49,8 @@ pub fn parse_maps(bytes: &[u8]) -> Result<Vec<Mapping>, ParseMapsError> {
         .enumerate()
         .filter(|(_, line)| !line.is_empty())
         .map(|(index, line)| {
-            parse_line(line).ok_or_else(|| ParseMapsError {
-                number: index + 1,
-                line: String::from_utf8_lossy(line).into_owned(),
-            })
+            parse_line(line)
+                .ok_or_else(|| ParseMapsError { number: index + 1, line: String::from_utf8_lossy(line).into_owned() })
         })
         .collect()
 }

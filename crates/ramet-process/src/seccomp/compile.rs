@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use libc::{
-    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W,
-    SECCOMP_RET_ALLOW, SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_JA, BPF_JEQ, BPF_JGE, BPF_JMP, BPF_K, BPF_LD, BPF_RET, BPF_W, SECCOMP_RET_ALLOW,
+    SECCOMP_RET_DATA, SECCOMP_RET_ERRNO, SECCOMP_RET_KILL_PROCESS,
 };
 use seccompiler::{BpfProgram, sock_filter};
 
@@ -27,7 +27,9 @@ const ARGUMENTS_OFFSET: u32 = 16;
 
 /// Why a policy could not be compiled.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("The system call filter needs {instructions} instructions; the kernel takes {INSTRUCTIONS_MAX}: allow fewer ioctls")]
+#[error(
+    "The system call filter needs {instructions} instructions; the kernel takes {INSTRUCTIONS_MAX}: allow fewer ioctls"
+)]
 pub struct CompileError {
     /// How many it needs.
     pub instructions: usize,
@@ -182,8 +184,10 @@ impl Assembler {
         let mut target = Target::Verdict(Verdict::Allow);
         for check in checks.iter().rev() {
             let offset = argument_offset(check.argument);
-            let halves =
-                [(offset, check.mask as u32, check.value as u32), (offset + 4, (check.mask >> 32) as u32, (check.value >> 32) as u32)];
+            let halves = [
+                (offset, check.mask as u32, check.value as u32),
+                (offset + 4, (check.mask >> 32) as u32, (check.value >> 32) as u32),
+            ];
             for (offset, mask, value) in halves {
                 target = self.half(offset, mask, value, target, otherwise);
             }

@@ -278,11 +278,7 @@ impl SeqPacket {
         Ok(Received::Message(Message { bytes, descriptors }))
     }
 
-    fn recv_packet(
-        &self,
-        head: &mut [u8],
-        body: &mut [u8],
-    ) -> Result<(usize, ReturnFlags, Vec<OwnedFd>), RecvError> {
+    fn recv_packet(&self, head: &mut [u8], body: &mut [u8]) -> Result<(usize, ReturnFlags, Vec<OwnedFd>), RecvError> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(KERNEL_DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let result = loop {

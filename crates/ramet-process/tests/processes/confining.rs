@@ -140,13 +140,8 @@ fn notices_a_dead_zygote() {
     let (zygote, _socket, machine) = zygote_with_machine(|_, host, parent| {
         assert!(wait_ended(parent, Some(Duration::from_secs(30))).unwrap());
         let keep = [theirs.as_fd()];
-        let confinement = Confinement {
-            host,
-            parent: parent.as_fd(),
-            credentials: Some(MACHINE),
-            keep: &keep,
-            descriptor_limit: 64,
-        };
+        let confinement =
+            Confinement { host, parent: parent.as_fd(), credentials: Some(MACHINE), keep: &keep, descriptor_limit: 64 };
         let gone = matches!(confinement.apply(), Err(ConfinementError::ParentGone));
         theirs.send(format!("{gone}").as_bytes(), &[]).unwrap();
     });

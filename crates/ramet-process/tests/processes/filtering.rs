@@ -119,9 +119,7 @@ fn kvm_api_version(kvm: &OwnedFd) -> i32 {
 fn map_executable() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     // SAFETY: a new mapping at an address that the kernel chooses.
-    let _ = unsafe {
-        mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE)
-    };
+    let _ = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ | ProtFlags::EXEC, MapFlags::PRIVATE) };
 }
 
 fn die_of_what_is_forbidden() {

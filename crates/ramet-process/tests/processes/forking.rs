@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use ramet_process::inspect;
 use ramet_process::signals::{MaskGuard, SignalFd, has_ended, make_interrupting, send_signal, wait_ended};
-use ramet_process::{Exit, ForkError, Forked, Namespaces, exit_now, fork::join_cgroup, fork_process, reap_children, wait_for};
+use ramet_process::{
+    Exit, ForkError, Forked, Namespaces, exit_now, fork::join_cgroup, fork_process, reap_children, wait_for,
+};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, getppid};
@@ -159,8 +161,10 @@ fn needs_rights_as_nobody() {
 
 fn ends_are_reported() {
     let ended = fork(Namespaces::default(), || exit_now(7));
-    let killed = fork(Namespaces::default(), || loop {
-        std::thread::sleep(Duration::from_secs(1));
+    let killed = fork(Namespaces::default(), || {
+        loop {
+            std::thread::sleep(Duration::from_secs(1));
+        }
     });
     assert!(wait_ended(&ended.pidfd, Some(Duration::from_secs(30))).unwrap());
     let reaped = reap_children().unwrap();

@@ -2,11 +2,13 @@
 
 use ramet_process::seccomp::{Check, Policy, Rule};
 use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
 };
 
-/// Allows what `policy` allows and kills the rest (seccompiler's filters know two outcomes: no errno).
-pub(crate) fn compile(policy: &Policy) -> BpfProgram {
+/// Allows what `policy` allows and kills the rest (seccompiler's filters know two outcomes: no errno). `None`: it needs
+/// more instructions than the kernel takes.
+pub(crate) fn compile(policy: &Policy) -> Option<BpfProgram> {
     let rules = policy
         .rules()
         .filter_map(|(number, rule)| {
@@ -23,7 +25,11 @@ pub(crate) fn compile(policy: &Policy) -> BpfProgram {
         .collect();
     let filter =
         SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, TargetArch::x86_64).unwrap();
-    filter.try_into().unwrap()
+    match filter.try_into() {
+        Ok(program) => Some(program),
+        Err(BackendError::FilterTooLarge(_)) => None,
+        Err(error) => panic!("seccompiler: {error}"),
+    }
 }
 
 fn condition(check: &Check) -> SeccompCondition {
