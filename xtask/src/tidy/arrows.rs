@@ -29,10 +29,36 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ramet-family",
         &["ramet-abi", "ramet-state", "ramet-memory", "ramet-kvm", "ramet-boot", "ramet-vmm", "ramet-process"],
     ),
-    ("ramet", &["ramet-abi", "ramet-state", "ramet-family", "ramet-kvm", "ramet-vmm", "ramet-memory", "ramet-process"]),
+    (
+        "ramet",
+        &[
+            "ramet-abi",
+            "ramet-state",
+            "ramet-family",
+            "ramet-kvm",
+            "ramet-vmm",
+            "ramet-memory",
+            "ramet-process",
+            "ramet-unikernel",
+        ],
+    ),
     ("testkit", &["ramet-abi", "ramet-state", "ramet-memory", "ramet-devices"]),
-    ("bench", &["ramet-abi", "ramet-state", "ramet-family", "ramet-kvm", "ramet-vmm", "ramet-memory", "ramet-process"]),
+    (
+        "bench",
+        &[
+            "ramet-abi",
+            "ramet-state",
+            "ramet-family",
+            "ramet-kvm",
+            "ramet-vmm",
+            "ramet-memory",
+            "ramet-process",
+            "ramet-unikernel",
+        ],
+    ),
     ("xtask", &[]),
+    // Both the guest and the crate that embeds it.
+    ("ramet-unikernel", &["ramet-abi"]),
 ];
 
 /// Any crate's tests may use these: they need devices to torment and a guest to run.
