@@ -66,8 +66,8 @@ const MASKS: &[(u32, u32, Register, u32)] = &[
     (KVM_FEATURES, 0, Eax, 1 << 4 | 1 << 5 | 1 << 9 | 1 << 10 | 1 << 13 | 1 << 14),
 ];
 
-/// On a software KVM a hypercall from ring 0 never returns: PV unhalt (7), PV IPI (11), sleep control (12).
-const SOFTWARE_MASKS: &[(u32, u32, Register, u32)] = &[(KVM_FEATURES, 0, Eax, 1 << 7 | 1 << 11 | 1 << 12)];
+/// On a software KVM a hypercall from ring 0 never returns: PV unhalt (7), PV IPI (11).
+const SOFTWARE_MASKS: &[(u32, u32, Register, u32)] = &[(KVM_FEATURES, 0, Eax, 1 << 7 | 1 << 11)];
 
 /// Leaves whose features are masked as a whole: performance monitoring, SGX, processor trace, LBR, AMX, SVM, and
 /// AMD's performance monitoring.
@@ -102,7 +102,7 @@ fn from_supported(mut entries: Vec<CpuidEntry>, flavour: Flavour, deadline_timer
         for &(function, index, register, bits) in MASKS {
             mask(entry, function, index, register, bits);
         }
-        if flavour == Flavour::Software {
+        if !matches!(flavour, Flavour::Vmx | Flavour::Svm) {
             for &(function, index, register, bits) in SOFTWARE_MASKS {
                 mask(entry, function, index, register, bits);
             }

@@ -6,7 +6,6 @@ use crate::{BaselineError, BlankVm, CreateError, Kvm, OpenError, RunError, scrat
 use kvm_bindings::{KVM_CAP_SREGS2, KVM_CAP_SYNC_REGS, KVM_CAP_XSAVE2, KVM_SYNC_X86_VALID_FIELDS};
 use ramet_state::{CpuidEntry, InterruptMode, VmClass};
 use std::io;
-use std::sync::Arc;
 
 /// Why nothing could be learnt.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +37,13 @@ pub enum ModelError {
 }
 
 /// What is equal for all vCPUs of this host with one CPUID. Learn it once in a family (1 to 2 ms) and let every
-/// blank machine inherit it.
-#[derive(Clone, Debug)]
+/// blank machine inherit it, or send it to a trusted process of the same host.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct HostModel {
-    cpuid: Arc<[CpuidEntry]>,
-    msrs: Arc<[u32]>,
-    first: Option<Arc<FreshVcpu>>,
-    others: Option<Arc<FreshVcpu>>,
+    cpuid: Vec<CpuidEntry>,
+    msrs: Vec<u32>,
+    first: Option<FreshVcpu>,
+    others: Option<FreshVcpu>,
     tsc_is_virtual: bool,
     cpuid_is_honoured: bool,
 }
@@ -57,8 +56,8 @@ impl HostModel {
     pub fn learn(kvm: &Kvm, cpuid: &[CpuidEntry]) -> Result<Self, ModelError> {
         let list = kvm.inner().get_msr_index_list().map_err(|error| ModelError::MsrIndexList(error.into()))?;
         let mut model = Self {
-            cpuid: cpuid.into(),
-            msrs: msr_candidates(list.as_slice()).into(),
+            cpuid: cpuid.to_vec(),
+            msrs: msr_candidates(list.as_slice()),
             first: None,
             others: None,
             tsc_is_virtual: true,
@@ -78,9 +77,9 @@ impl HostModel {
             unreachable!("a machine has as many vCPUs as its class");
         };
         let fresh = first.note_fresh()?;
-        model.msrs = fresh.readable_msrs().into();
-        model.first = Some(fresh);
-        model.others = Some(other.note_fresh()?);
+        model.msrs = fresh.readable_msrs();
+        model.first = Some(fresh.clone());
+        model.others = Some(other.note_fresh()?.clone());
         let seen = scratch::observe(&mut first, &memory)?;
         model.tsc_is_virtual = seen.tsc_is_virtual;
         model.cpuid_is_honoured = seen.cpuid_is_honoured;
@@ -103,7 +102,7 @@ impl HostModel {
     }
 
     /// What vCPU `number` is born with, if it has this CPUID.
-    pub(crate) fn fresh(&self, number: u8, cpuid: &[CpuidEntry]) -> Option<Arc<FreshVcpu>> {
+    pub(crate) fn fresh(&self, number: u8, cpuid: &[CpuidEntry]) -> Option<FreshVcpu> {
         let fresh = if number == 0 { &self.first } else { &self.others };
         fresh.clone().filter(|_| *self.cpuid == *cpuid)
     }

@@ -166,7 +166,7 @@ fn avx512_is_exact_where_the_host_has_it() {
 
 #[test]
 fn entries_to_ring_0_are_exact_across_hops() {
-    hop_to_the_end(&programs::rings_by_ud2().with_handler(), Ring::Three, InterruptMode::Split);
+    hop_to_the_end(&programs::rings_by_ud2().with_handler(6), Ring::Three, InterruptMode::Split);
 }
 
 #[test]

@@ -4,7 +4,6 @@ use super::{Vcpu, convert};
 use crate::raw::{self, Plain};
 use ramet_state::{Msr, Xcr};
 use std::io;
-use std::sync::Arc;
 
 /// A newborn vCPU's state could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -19,12 +18,15 @@ pub struct BaselineError {
 }
 
 /// The state of a newborn vCPU: equal for the first vCPUs, and for all others, of machines of one CPUID.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FreshVcpu {
     pub(super) mp_state: u32,
     pub(super) xcrs: Vec<Xcr>,
+    #[serde(with = "serde_bytes")]
     pub(super) xsave: Vec<u8>,
+    #[serde(with = "serde_bytes")]
     pub(super) local_apic: Vec<u8>,
+    #[serde(with = "serde_bytes")]
     pub(super) debug_registers: Vec<u8>,
     /// Sorted by index, to be searched.
     pub(super) msrs: Vec<Msr>,
@@ -46,10 +48,9 @@ impl Vcpu {
     ///
     /// # Errors
     /// [`BaselineError`] names the ioctl.
-    pub fn note_fresh(&mut self) -> Result<Arc<FreshVcpu>, BaselineError> {
-        let fresh = Arc::new(self.read_fresh()?);
-        self.fresh = Some(Arc::clone(&fresh));
-        Ok(fresh)
+    pub fn note_fresh(&mut self) -> Result<&FreshVcpu, BaselineError> {
+        let fresh = self.read_fresh()?;
+        Ok(self.fresh.insert(fresh))
     }
 
     pub(super) fn read_fresh(&mut self) -> Result<FreshVcpu, BaselineError> {
@@ -74,7 +75,7 @@ impl Vcpu {
     }
 
     /// Takes on another vCPU's notes: of the same place in a machine of the same CPUID.
-    pub(crate) fn assume_fresh(&mut self, fresh: Arc<FreshVcpu>) {
+    pub(crate) fn assume_fresh(&mut self, fresh: FreshVcpu) {
         self.fresh = Some(fresh);
     }
 }

@@ -95,7 +95,7 @@ pub struct Vcpu {
     bound_to: Option<ThreadId>,
     features: VcpuFeatures,
     /// What it was born with, as long as that is what it has.
-    fresh: Option<Arc<FreshVcpu>>,
+    fresh: Option<FreshVcpu>,
     /// The registers to save, in KVM's form.
     msrs: msrs::MsrList,
     /// The access that the last exit asked for, until KVM_RUN completes it.

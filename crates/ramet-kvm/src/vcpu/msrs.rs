@@ -82,19 +82,32 @@ pub(crate) enum WriteError {
     Ioctl(io::Error),
 }
 
-/// Writes registers in the order given.
+/// Writes registers in the order given. One that KVM refuses but that has the wanted value already is no error: some
+/// registers can be read only.
 pub(crate) fn write(vcpu: &VcpuFd, msrs: &[Msr]) -> Result<(), WriteError> {
-    for chunk in msrs.chunks(KVM_MAX_MSR_ENTRIES) {
-        let entries: Vec<_> =
-            chunk.iter().map(|msr| kvm_msr_entry { index: msr.index, data: msr.data, ..Default::default() }).collect();
-        let batch =
-            Msrs::from_entries(&entries).map_err(|error| WriteError::Ioctl(io::Error::other(format!("{error:?}"))))?;
-        let written = vcpu.set_msrs(&batch).map_err(|error| WriteError::Ioctl(error.into()))?;
-        if let Some(&refused) = chunk.get(written) {
-            return Err(WriteError::Refused(refused));
-        }
+    let mut rest = msrs;
+    while !rest.is_empty() {
+        let chunk = &rest[..rest.len().min(KVM_MAX_MSR_ENTRIES)];
+        let written = vcpu.set_msrs(&in_kvms_form(chunk)?).map_err(|error| WriteError::Ioctl(error.into()))?;
+        rest = match chunk.get(written) {
+            None => &rest[chunk.len()..],
+            Some(&refused) if read_one(vcpu, refused.index)? == Some(refused.data) => &rest[written + 1..],
+            Some(&refused) => return Err(WriteError::Refused(refused)),
+        };
     }
     Ok(())
+}
+
+fn in_kvms_form(msrs: &[Msr]) -> Result<Msrs, WriteError> {
+    let entries: Vec<_> =
+        msrs.iter().map(|msr| kvm_msr_entry { index: msr.index, data: msr.data, ..Default::default() }).collect();
+    Msrs::from_entries(&entries).map_err(|error| WriteError::Ioctl(io::Error::other(format!("{error:?}"))))
+}
+
+fn read_one(vcpu: &VcpuFd, index: u32) -> Result<Option<u64>, WriteError> {
+    let mut one = in_kvms_form(&[Msr { index, data: 0 }])?;
+    let read = vcpu.get_msrs(&mut one).map_err(|error| WriteError::Ioctl(error.into()))?;
+    Ok(one.as_slice().first().filter(|_| read == 1).map(|entry| entry.data))
 }
 
 fn from_kvm(entry: &kvm_msr_entry) -> Msr {

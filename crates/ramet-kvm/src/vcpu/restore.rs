@@ -14,7 +14,6 @@ use crate::raw::{self, Plain};
 use kvm_bindings::{kvm_debugregs, kvm_lapic_state, kvm_mp_state, kvm_regs, kvm_sregs, kvm_sync_regs, kvm_vcpu_events};
 use ramet_state::{Msr, VcpuState};
 use std::io;
-use std::sync::Arc;
 
 /// Why a state cannot be put into a vCPU.
 #[derive(Debug, thiserror::Error)]
@@ -121,8 +120,8 @@ impl Vcpu {
         let fresh = match self.fresh.take() {
             Some(fresh) => fresh,
             None => {
-                let current = self.read_fresh();
-                Arc::new(current.map_err(|source| RestoreError::Baseline { vcpu: self.number, source })?)
+                let vcpu = self.number;
+                self.read_fresh().map_err(|source| RestoreError::Baseline { vcpu, source })?
             }
         };
         if let Some(mp_state) = state.mp_state.filter(|&mp_state| mp_state != fresh.mp_state) {

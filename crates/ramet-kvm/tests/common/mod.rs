@@ -144,11 +144,11 @@ impl Memory {
         self.write(TSS + 4, &RING0_STACK.to_le_bytes());
         self.write(TSS + 0x66, &0x68u16.to_le_bytes());
         self.write(TSS + TSS_BYTES - 1, &[0xFF]);
-        if let Some(handler) = program.handler {
-            let address = CODE + handler;
+        if let Some((vector, offset)) = program.handler {
+            let (address, at) = (CODE + offset, IDT + u64::from(vector) * 16);
             let gate = (address & 0xFFFF) | 0x10 << 16 | 0x8E00 << 32 | (address >> 16 & 0xFFFF) << 48;
-            self.write(IDT + 6 * 16, &gate.to_le_bytes());
-            self.write(IDT + 6 * 16 + 8, &(address >> 32).to_le_bytes());
+            self.write(at, &gate.to_le_bytes());
+            self.write(at + 8, &(address >> 32).to_le_bytes());
         }
         self.write(CODE, program.code);
     }

@@ -9,8 +9,8 @@ use std::arch::global_asm;
 pub struct Program {
     pub name: &'static str,
     pub code: &'static [u8],
-    /// Offset in `code` of a handler in ring 0 of #UD.
-    pub handler: Option<u64>,
+    /// A vector, and the offset in `code` of its handler in ring 0.
+    pub handler: Option<(u8, u64)>,
 }
 
 macro_rules! program {
@@ -185,12 +185,25 @@ program!(
     "jmp 2b",
 );
 
+// Waits for an interrupt: in ring 0 halted, with interrupts on. The handler is at 0x80.
+program!(
+    wait_for_interrupt,
+    "wait",
+    "1: sti",
+    "hlt",
+    "jmp 1b",
+    ".balign 0x80",
+    "movq $1, (%rdi)",
+    "2: out %al, $0x10",
+    "jmp 2b",
+);
+
 // Halts with interrupts on, forever.
 program!(halt, "halt", "1: sti", "hlt", "jmp 1b",);
 
 impl Program {
-    /// With the handler that lies at its next multiple of 0x80.
-    pub fn with_handler(self) -> Self {
-        Self { handler: Some(0x80), ..self }
+    /// With the handler that lies at 0x80 for a vector.
+    pub fn with_handler(self, vector: u8) -> Self {
+        Self { handler: Some((vector, 0x80)), ..self }
     }
 }
