@@ -50,3 +50,17 @@ pub fn read_tsc() -> u64 {
     // SAFETY: RDTSC reads a counter; user space may, unless it has forbidden it to itself by prctl(PR_SET_TSC).
     unsafe { core::arch::x86_64::_rdtsc() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_kernels() {
+        // KVM_RUN, KVM_GET_REGS, KVM_SET_MSRS, KVM_SET_IRQCHIP, KVM_GET_CLOCK, as strace prints them.
+        for known in [0xAE80, 0x8090_AE81, 0x4008_AE89, 0x8208_AE63, 0x8030_AE7C] {
+            assert!(RUNTIME_IOCTLS.contains(&known), "{known:#x}");
+        }
+        assert!(RUNTIME_IOCTLS.iter().enumerate().all(|(at, number)| !RUNTIME_IOCTLS[..at].contains(number)));
+    }
+}

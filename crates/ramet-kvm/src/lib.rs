@@ -16,12 +16,10 @@ mod blank;
 mod cpuid;
 mod ioctls;
 mod model;
-mod numbers;
 pub mod probe;
 mod raw;
 mod scratch;
 mod system;
-mod tsc;
 mod vcpu;
 mod vm;
 
@@ -29,9 +27,7 @@ pub use blank::{BlankVm, CreateError, Doorbell, DoorbellLength, Line, WireError}
 pub use cpuid::{CpuidError, host_cpuid, supported_xcr0};
 pub use ioctls::{RUNTIME_IOCTLS, read_tsc};
 pub use model::{HostModel, ModelError};
-pub use numbers::RUNTIME_IOCTLS;
 pub use system::{API_VERSION, Flavour, Kvm, OpenError};
-pub use tsc::read_tsc;
 pub use vcpu::{
     BaselineError, Exit, FreshVcpu, InstallError, KickError, Kicker, RestoreError, RunError, SaveError, Vcpu,
     advance_tsc, install_kick_signal, kick_signal,
