@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use vm_memory::VolatileSlice;
 
 /// Where the first space of a process begins: 16 TiB.
 pub const ADDRESS_BASE: u64 = 0x1000_0000_0000;
@@ -182,6 +183,14 @@ impl AddressSpace {
         let address = self.checked_address(start, bytes)?;
         self.require_mapped(address, bytes)?;
         Ok(address as *mut u8)
+    }
+
+    /// `bytes` of mapped guest memory.
+    pub(crate) fn slice(&self, start: u64, bytes: u64) -> Result<VolatileSlice<'_>, MapError> {
+        let pointer = self.pointer(start, bytes)?;
+        // SAFETY: the memory is mapped, readable and writable for as long as the space lives, which the slice borrows;
+        // what else writes to it, a volatile slice allows for.
+        Ok(unsafe { VolatileSlice::new(pointer, bytes as usize) })
     }
 
     /// Forgets what is mapped: somebody still points into it.

@@ -2,12 +2,15 @@
 
 use crate::memfd;
 use crate::page_map::{LayerId, Run, Source};
+use crate::page_set::{PageRange, PageSet};
 use crate::sys::SharedMapping;
 use ramet_abi::layout::PAGE_BYTES;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use vm_memory::VolatileSlice;
 
 /// What a run of a delta says about its pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +112,6 @@ pub struct FrozenDelta {
     /// `None` where there is no data.
     pub(crate) reserve: Option<DeltaReserve>,
     pub(crate) runs: Vec<DeltaRun>,
-    pub(crate) pages: u64,
 }
 
 impl FrozenDelta {
@@ -118,31 +120,29 @@ impl FrozenDelta {
         &self.runs
     }
 
-    /// Pages with data.
+    /// Pages of its file. That may be more than its runs have, if pages were discarded after they had been copied.
     pub fn pages(&self) -> u64 {
-        self.pages
+        self.reserve.as_ref().map_or(0, DeltaReserve::used)
     }
 
     /// Trims the file and unmaps it. Not part of the freeze, because it takes time that the machine need not wait.
     ///
     /// On an error the frozen delta comes back as it was: [`crate::View::take_back`] its runs, or try again.
     pub fn finish(self) -> Result<Delta, FinishError> {
-        let FrozenDelta { reserve, runs, pages } = self;
-        let Some(reserve) = reserve else { return Ok(Delta { file: None, runs, pages }) };
+        let FrozenDelta { reserve, runs } = self;
+        let Some(reserve) = reserve else { return Ok(Delta { file: None, runs, pages: 0 }) };
+        let pages = reserve.used;
         // Only the excess beyond what was copied goes, so nothing that is still mapped and needed is cut off.
         match rustix::fs::ftruncate(&reserve.fd, pages * PAGE_BYTES) {
             Ok(()) => Ok(Delta { file: Some(reserve.fd), runs, pages }),
-            Err(source) => {
-                let frozen = Box::new(FrozenDelta { reserve: Some(reserve), runs, pages });
-                Err(FinishError { frozen, source })
-            }
+            Err(source) => Err(FinishError { frozen: Box::new(FrozenDelta { reserve: Some(reserve), runs }), source }),
         }
     }
 }
 
 /// Why a frozen delta could not be trimmed.
 #[derive(Debug, thiserror::Error)]
-#[error("Cannot trim the file of a delta to its {} pages", .frozen.pages)]
+#[error("Cannot trim the file of a delta to its {} pages", .frozen.pages())]
 pub struct FinishError {
     /// What was to be trimmed, unchanged.
     pub frozen: Box<FrozenDelta>,
@@ -151,43 +151,100 @@ pub struct FinishError {
     pub source: Errno,
 }
 
-/// A memfd that is allocated and mapped before there is anything to put in it, so that a freeze is only a copy, and so
-/// that a lack of memory is an error before the pause and not a SIGBUS in it.
+/// A memfd that is allocated, mapped and filled before the machine is paused, so that the freeze copies only what was
+/// written again since, and so that a lack of memory is an error before the pause and not a SIGBUS in it.
 #[derive(Debug)]
 pub(crate) struct DeltaReserve {
     fd: OwnedFd,
     mapping: Option<SharedMapping>,
-    pages: u64,
+    /// Pages there is room for.
+    capacity: u64,
+    /// Which pages of RAM have a place in the file, and from which page of it on; ascending.
+    places: BTreeMap<u64, (u64, u64)>,
+    /// Pages of the file that have been given away.
+    used: u64,
+    /// Pages whose place holds what RAM held when it was last found written.
+    copied: PageSet,
 }
 
 impl DeltaReserve {
     /// An empty one.
     pub(crate) fn new() -> Result<DeltaReserve, Errno> {
-        Ok(DeltaReserve { fd: memfd::create_memfd("ramet-delta")?, mapping: None, pages: 0 })
+        Ok(DeltaReserve {
+            fd: memfd::create_memfd("ramet-delta")?,
+            mapping: None,
+            capacity: 0,
+            places: BTreeMap::new(),
+            used: 0,
+            copied: PageSet::new(),
+        })
     }
 
     /// Makes room for `pages` pages; on an error it is as before.
     pub(crate) fn grow(&mut self, pages: u64) -> Result<(), Errno> {
-        if pages <= self.pages {
+        if pages <= self.capacity {
             return Ok(());
         }
-        let (was, bytes) = (self.pages * PAGE_BYTES, pages.checked_mul(PAGE_BYTES).ok_or(Errno::FBIG)?);
+        let (was, bytes) = (self.capacity * PAGE_BYTES, pages.checked_mul(PAGE_BYTES).ok_or(Errno::FBIG)?);
         rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), was, bytes - was)?;
         let mapping = SharedMapping::new(self.fd.as_fd(), usize::try_from(bytes).map_err(|_| Errno::FBIG)?)?;
         mapping.populate(usize::try_from(was).map_err(|_| Errno::FBIG)?)?;
         self.mapping = Some(mapping);
-        self.pages = pages;
+        self.capacity = pages;
         Ok(())
     }
 
-    /// How many pages it has room for.
-    pub(crate) fn pages(&self) -> u64 {
-        self.pages
+    /// Pages of the file with a place in it.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
     }
 
-    /// Its memory, if it has room for anything.
-    pub(crate) fn mapping(&mut self) -> Option<&mut SharedMapping> {
-        self.mapping.as_mut()
+    /// Pages that need not be copied again.
+    pub(crate) fn copied(&self) -> &PageSet {
+        &self.copied
+    }
+
+    /// What was copied is not what RAM holds any more.
+    pub(crate) fn forget(&mut self, range: PageRange) {
+        self.copied.remove(range);
+    }
+
+    /// Where the pages of a range have their places, in ascending order; those without one get one. Needs room for them.
+    pub(crate) fn place(&mut self, range: PageRange) -> Vec<(PageRange, u64)> {
+        let mut places = self.placed(range);
+        let mut rest = PageSet::new();
+        rest.insert(range);
+        places.iter().for_each(|(placed, _)| rest.remove(*placed));
+        for new in rest.ranges() {
+            self.places.insert(new.start, (new.pages, self.used));
+            places.push((*new, self.used));
+            self.used += new.pages;
+        }
+        if !rest.is_empty() {
+            places.sort_unstable_by_key(|(part, _)| part.start);
+        }
+        places
+    }
+
+    /// The parts of a range that have places, in ascending order.
+    pub(crate) fn placed(&self, range: PageRange) -> Vec<(PageRange, u64)> {
+        let before = self.places.range(..range.start).next_back();
+        let part = |(start, (pages, first)): (&u64, &(u64, u64))| {
+            let from = range.start.max(*start);
+            let end = range.end().min(start + pages);
+            (from < end).then(|| (PageRange::between(from, end), first + from - start))
+        };
+        before.into_iter().chain(self.places.range(range.start..range.end())).filter_map(part).collect()
+    }
+
+    /// Copies pages to their place.
+    pub(crate) fn copy_in(&mut self, pages: PageRange, place: u64, from: &VolatileSlice<'_>) -> Result<(), Errno> {
+        let mapping = self.mapping.as_ref().ok_or(Errno::NOMEM)?.slice();
+        let to = usize::try_from(place * PAGE_BYTES).map_err(|_| Errno::FBIG)?;
+        // The machine may write to the source meanwhile, which volatile slices allow for.
+        from.copy_to_volatile_slice(mapping.subslice(to, from.len()).map_err(|_| Errno::OVERFLOW)?);
+        self.copied.insert(pages);
+        Ok(())
     }
 }
 
@@ -220,12 +277,24 @@ mod tests {
         use vm_memory::Bytes;
         let mut reserve = DeltaReserve::new().unwrap();
         reserve.grow(1).unwrap();
-        reserve.mapping().unwrap().slice().write_slice(b"ramet", 10).unwrap();
+        assert_eq!(reserve.place(PageRange { start: 7, pages: 1 }), [(PageRange { start: 7, pages: 1 }, 0)]);
+        reserve.mapping.as_mut().unwrap().slice().write_slice(b"ramet", 10).unwrap();
         reserve.grow(100).unwrap();
         let mut read = [0; 5];
-        reserve.mapping().unwrap().slice().read_slice(&mut read, 10).unwrap();
+        reserve.mapping.as_ref().unwrap().slice().read_slice(&mut read, 10).unwrap();
         assert_eq!(&read, b"ramet");
-        let delta = FrozenDelta { reserve: Some(reserve), runs: vec![], pages: 1 }.finish().unwrap();
+        let delta = FrozenDelta { reserve: Some(reserve), runs: vec![] }.finish().unwrap();
         assert_eq!(memfd::file_bytes(delta.file.unwrap()).unwrap(), PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_page_keeps_its_place() {
+        let range = |start, pages| PageRange { start, pages };
+        let mut reserve = DeltaReserve::new().unwrap();
+        assert_eq!(reserve.place(range(10, 4)), [(range(10, 4), 0)]);
+        assert_eq!(reserve.place(range(11, 2)), [(range(11, 2), 1)]);
+        assert_eq!(reserve.place(range(8, 8)), [(range(8, 2), 4), (range(10, 4), 0), (range(14, 2), 6)]);
+        assert_eq!(reserve.placed(range(0, 9)), [(range(8, 1), 4)]);
+        assert_eq!((reserve.placed(range(16, 9)), reserve.used()), (vec![], 8));
     }
 }

@@ -52,5 +52,5 @@ pub use store::{
     AdoptError, Backing, CombineError, FlatFile, Layer, LayerKind, LayerStore, LayeredMemory, LayeredMemoryError,
     PublishError, Published, StoreConfig, StoreError, WrittenFlatFile,
 };
-pub use tracker::{Tracker, TrackerError, TrackerKind};
+pub use tracker::{TRACKER_IOCTLS, Tracker, TrackerError, TrackerKind};
 pub use view::{DiscardError, DiscardKind, FreezeError, Frozen, View, ViewError, ViewKind};

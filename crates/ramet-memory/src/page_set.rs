@@ -125,6 +125,15 @@ impl PageSet {
         rest
     }
 
+    /// Its ranges within another, clipped to it.
+    pub fn within(&self, range: PageRange) -> impl Iterator<Item = PageRange> + '_ {
+        let from = self.ranges.partition_point(|other| other.end() <= range.start);
+        self.ranges[from..]
+            .iter()
+            .take_while(move |other| other.start < range.end())
+            .map(move |other| PageRange::between(other.start.max(range.start), other.end().min(range.end())))
+    }
+
     /// Whether every page of the range is in it.
     pub fn contains(&self, range: PageRange) -> bool {
         let at = self.ranges.partition_point(|other| other.end() <= range.start);
@@ -178,6 +187,9 @@ mod tests {
             let range = PageRange { start: at, pages };
             prop_assert_eq!(set.contains(range), (at..at + pages).all(|page| model.contains(&page)));
             prop_assert_eq!(set.intersects(range), (at..at + pages).any(|page| model.contains(&page)));
+
+            let within: BTreeSet<u64> = set.within(range).flat_map(|part| part.start..part.end()).collect();
+            prop_assert_eq!(within, model.range(at..at + pages).copied().collect::<BTreeSet<_>>());
 
             let mut cut = PageSet::new();
             for (start, pages) in other {

@@ -35,6 +35,25 @@ struct UffdioRegister {
     ioctls: u64,
 }
 
+/// `struct uffdio_copy` (linux/userfaultfd.h).
+#[repr(C)]
+struct UffdioCopy {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    copy: i64,
+}
+
+/// `struct uffdio_zeropage` (linux/userfaultfd.h).
+#[repr(C)]
+struct UffdioZeropage {
+    start: u64,
+    len: u64,
+    mode: u64,
+    zeropage: i64,
+}
+
 /// `struct page_region` (linux/fs.h, since 6.7).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,12 +83,15 @@ pub(crate) struct PmScanArg {
 
 const UFFD_API: u64 = 0xAA;
 const UFFDIO_API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
-const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
+pub(crate) const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
+const UFFDIO_COPY: libc::Ioctl = 0xC028_AA03_u32 as libc::Ioctl;
+const UFFDIO_ZEROPAGE: libc::Ioctl = 0xC020_AA04_u32 as libc::Ioctl;
 const UFFDIO_REGISTER_MODE_WP: u64 = 1 << 1;
+const UFFDIO_COPY_MODE_WP: u64 = 1 << 1;
 const UFFD_FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;
 const UFFD_FEATURE_WP_UNPOPULATED: u64 = 1 << 13;
 const UFFD_FEATURE_WP_ASYNC: u64 = 1 << 15;
-const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610_u32 as libc::Ioctl;
+pub(crate) const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610_u32 as libc::Ioctl;
 
 pub(crate) const PAGE_IS_WRITTEN: u64 = 1 << 1;
 pub(crate) const PAGE_IS_FILE: u64 = 1 << 2;
@@ -94,6 +116,46 @@ pub(crate) fn userfault_register(fd: BorrowedFd<'_>, start: u64, len: u64) -> Re
     let mut register = UffdioRegister { start, len, mode: UFFDIO_REGISTER_MODE_WP, ioctls: 0 };
     // SAFETY: UFFDIO_REGISTER reads and writes one `uffdio_register`; see above for what it does to the mapping.
     check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_REGISTER, &raw mut register) }))?;
+    Ok(())
+}
+
+/// Gives pages of a registered private mapping, which nothing has touched yet, contents of their own and protects them.
+/// The kernel allocates and fills a page at once, where writing would first copy the file's page under it.
+///
+/// # Safety
+/// `to .. to + bytes` is mapped private memory of which no Rust reference exists.
+pub(crate) unsafe fn userfault_copy(fd: BorrowedFd<'_>, to: u64, from: u64, bytes: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let (dst, src, len) = (to + done, from + done, bytes - done);
+        let mut copy = UffdioCopy { dst, src, len, mode: UFFDIO_COPY_MODE_WP, copy: 0 };
+        // SAFETY: UFFDIO_COPY reads and writes one `uffdio_copy`. It reads `src` like any system call, failing where
+        // that is no memory, and the caller vouches for `dst`.
+        match check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_COPY, &raw mut copy) })) {
+            Ok(_) => return Ok(()),
+            // It stopped half-way, because something else is changing mappings.
+            Err(Errno::AGAIN) => done += u64::try_from(copy.copy).unwrap_or(0),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Puts the zero page over pages of a registered private mapping that nothing has touched yet.
+///
+/// # Safety
+/// `to .. to + bytes` is mapped private memory of which no Rust reference exists.
+pub(crate) unsafe fn userfault_zero(fd: BorrowedFd<'_>, to: u64, bytes: u64) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes {
+        let mut zero = UffdioZeropage { start: to + done, len: bytes - done, mode: 0, zeropage: 0 };
+        // SAFETY: UFFDIO_ZEROPAGE reads and writes one `uffdio_zeropage`; the caller vouches for the range.
+        match check(i64::from(unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut zero) })) {
+            Ok(_) => return Ok(()),
+            Err(Errno::AGAIN) => done += u64::try_from(zero.zeropage).unwrap_or(0),
+            Err(error) => return Err(error),
+        }
+    }
     Ok(())
 }
 
@@ -164,6 +226,39 @@ pub(crate) unsafe fn read_scattered(fd: BorrowedFd<'_>, parts: &[libc::iovec], o
     check(unsafe { libc::preadv(fd.as_raw_fd(), parts.as_ptr(), count, offset) } as i64)
 }
 
+/// A mapping of a file that can only be read, and only by the kernel on this process's behalf.
+#[derive(Debug)]
+pub(crate) struct SourceMapping {
+    start: NonNull<c_void>,
+    bytes: usize,
+}
+
+impl SourceMapping {
+    /// Maps the first `bytes` of a file; more than 0.
+    pub(crate) fn new(fd: BorrowedFd<'_>, bytes: usize) -> Result<SourceMapping, Errno> {
+        use rustix::mm::{MapFlags, ProtFlags};
+        // SAFETY: the kernel chooses an unused range, so nothing that exists is replaced.
+        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0) }?;
+        Ok(SourceMapping { start: NonNull::new(start).ok_or(Errno::NOMEM)?, bytes })
+    }
+
+    /// Address of `bytes` bytes at `offset` of the file.
+    pub(crate) fn address(&self, offset: u64, bytes: u64) -> Result<u64, Errno> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= self.bytes as u64 => Ok(self.start.as_ptr() as u64 + offset),
+            _ => Err(Errno::OVERFLOW),
+        }
+    }
+}
+
+impl Drop for SourceMapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and nobody has more than its address. Unmapping a whole mapping can only fail
+        // for bad arguments, so there is no error to keep.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.bytes) };
+    }
+}
+
 /// A shared, writable mapping of a file somewhere in the process, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct SharedMapping {
@@ -203,20 +298,6 @@ impl SharedMapping {
         // SAFETY: the range is mapped for as long as `self` lives, which the slice borrows, and other processes may
         // change it, which a volatile slice allows for.
         unsafe { vm_memory::VolatileSlice::new(self.start.as_ptr().cast(), self.bytes) }
-    }
-
-    /// Copies from memory into the mapping at byte `to`.
-    ///
-    /// # Safety
-    /// `from` points to `bytes` bytes of mapped memory that nothing writes during the call.
-    pub(crate) unsafe fn copy_in(&mut self, to: usize, from: *const u8, bytes: usize) -> Result<(), Errno> {
-        if to.checked_add(bytes).is_none_or(|end| end > self.bytes) {
-            return Err(Errno::OVERFLOW);
-        }
-        // SAFETY: the source is the caller's to vouch for, the target is within the mapping, and the two are different
-        // mappings.
-        unsafe { std::ptr::copy_nonoverlapping(from, self.start.as_ptr().cast::<u8>().add(to), bytes) };
-        Ok(())
     }
 }
 

@@ -14,12 +14,13 @@
 //! access to those would fill the file. Absent ranges are zeros too, so a device that is sent there by a guest cannot
 //! bring the process down; what is written there is never frozen.
 //!
-//! Once confined, a view takes these system calls: mmap, munmap, madvise, ioctl (PAGEMAP_SCAN, UFFDIO_REGISTER),
-//! memfd_create, fallocate, ftruncate, fstat, lseek, preadv, pread64 and close.
+//! Once confined, a view takes these system calls: mmap, munmap, madvise, ioctl (PAGEMAP_SCAN; UFFDIO_REGISTER,
+//! UFFDIO_COPY, UFFDIO_ZEROPAGE), memfd_create, fallocate, ftruncate, fstat, lseek, preadv, pread64 and close.
 //!
 //! Deliberately absent: who pauses vCPUs and when; descriptors' ways here; zeroing of memory that was never mapped.
 #![allow(unsafe_code)]
 
+mod copying;
 mod discard;
 mod freeze;
 mod mapping;
@@ -124,10 +125,10 @@ enum Kind {
     Private,
 }
 
-/// What changed since the last freeze, besides what the tracker will find.
+/// What changed since the last freeze, besides what the tracker will still find.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// Written, but not in any delta, because a freeze found it and then failed.
+    /// Found written, but not in any delta yet.
     written: PageSet,
     /// Discarded; zeros unless written again.
     zeroed: PageSet,

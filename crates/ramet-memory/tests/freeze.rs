@@ -40,8 +40,7 @@ fn a_founders_first_freeze_copies_nothing_and_its_later_writes_stay_away_from_th
 fn three_generations_write_apart() {
     for store in stores() {
         let regions = regions(LOW, HIGH);
-        let (mut first, root) =
-            founder(&store, &regions, |machine| (0..20).for_each(|page| machine.write(page * 7, 1)));
+        let (first, root) = founder(&store, &regions, |machine| (0..20).for_each(|page| machine.write(page * 7, 1)));
         first.write(0, 10);
         first.write(LOW, 11);
         let mut second = Machine::on(&root, &regions);
@@ -192,6 +191,58 @@ fn a_hundred_freezes_find_the_64_pages_written_between_them() {
         }
         let child = Machine::on(&node, &regions);
         pages.iter().for_each(|page| assert_eq!(child.read(*page), 101));
+    }
+}
+
+#[test]
+fn what_is_written_or_discarded_after_the_preparation_is_frozen_as_it_is_at_the_freeze() {
+    let (store, regions) = (store(), regions(LOW, HIGH));
+    let (mut machine, root) = founder(&store, &regions, |machine| (0..LOW).for_each(|page| machine.write(page, 1)));
+    machine.view.prepare_freeze().unwrap();
+    (10..30).for_each(|page| machine.write(page, 2));
+    machine.view.prepare_freeze().unwrap();
+    (20..40).for_each(|page| machine.write(page, 3));
+    machine.view.prepare_freeze().unwrap();
+    (5..12).for_each(|page| machine.write(page, 4));
+    machine.view.discard(25 * PAGE, 3 * PAGE, DiscardKind::Zero).unwrap();
+    machine.write(26, 5);
+    let expected: Vec<u64> = (0..LOW).map(|page| machine.read(page)).collect();
+    let delta = machine.freeze();
+    assert_eq!(data(&delta.runs), set((5..25).chain([26]).chain(28..40)));
+    let child = Machine::on(&adopt(&store, &root, delta), &regions);
+    assert_eq!((0..LOW).map(|page| child.read(page)).collect::<Vec<_>>(), expected);
+    assert!(machine.freeze().runs.is_empty());
+}
+
+#[test]
+fn a_machine_that_keeps_writing_is_frozen_whole() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (store, regions) = (store(), regions(LOW, HIGH));
+    let (machine, root) = founder(&store, &regions, |machine| (0..LOW).for_each(|page| machine.write(page, 1)));
+    let memory = machine.view.memory().clone();
+    let (mut machine, mut node) = (machine, root);
+    for round in 0..20u64 {
+        let paused = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut value = round << 32;
+                while !paused.load(Ordering::Relaxed) {
+                    for page in 0..200 {
+                        let at = page * 5 * PAGE;
+                        value += 1;
+                        memory.write_obj(value, GuestAddress(at)).unwrap();
+                        memory.write_obj(!value, GuestAddress(at + PAGE - 8)).unwrap();
+                    }
+                }
+            });
+            (0..5).for_each(|_| machine.view.prepare_freeze().unwrap());
+            paused.store(true, Ordering::Relaxed);
+            writer.join().unwrap();
+            let expected: Vec<u64> = (0..LOW).map(|page| machine.read(page)).collect();
+            node = machine.freeze_onto(&store, &node);
+            let child = Machine::on(&node, &regions);
+            assert_eq!((0..LOW).map(|page| child.read(page)).collect::<Vec<_>>(), expected, "round {round}");
+        });
     }
 }
 

@@ -1,17 +1,18 @@
 //! Freeze: what a machine wrote since its last freeze becomes a delta.
 //!
-//! While the machine runs, [`View::prepare_freeze`] allocates and maps a file with room for what a look at the written
-//! pages expects. With the machine paused, [`View::freeze`] is then one scan and one copy.
+//! While the machine runs, [`View::prepare_freeze`] makes a file and copies into it what has been written so far. With
+//! the machine paused, [`View::freeze`] then looks for what was written since, and copies that. Written pages are first
+//! protected, then copied, so one that is written during or after the copy is found again.
 
-use super::{Kind, View, ViewError};
+use super::{Kind, Pending, View, ViewError};
 use crate::delta::{DeltaContent, DeltaReserve, DeltaRun, FrozenDelta};
 use crate::page_set::{PageRange, PageSet};
-use crate::tracker::{Scan, TrackerError};
+use crate::tracker::TrackerError;
 use ramet_abi::layout::PAGE_BYTES;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Room for so many pages more than the look found, and a quarter more: what is written until the pause.
+/// Room for so many pages more than were found, and a quarter more: what will be written until the pause.
 const SLACK_PAGES: u64 = 64;
 
 /// Why a freeze failed. The machine is as it was and can go on, and the next freeze has all that this one lacked.
@@ -62,16 +63,15 @@ pub enum Frozen {
 }
 
 impl View {
-    /// Makes the next freeze fast; the machine may run. Needed before none, useful before each.
+    /// Makes the next freeze short; the machine may run. It costs the machine a fault for each page that it has written
+    /// and writes again, so call it only when a freeze is near. After an error a freeze may be tried all the same.
     pub fn prepare_freeze(&mut self) -> Result<(), FreezeError> {
         if matches!(self.kind, Kind::Shared(_)) {
             return Ok(());
         }
-        self.register()?;
-        let mut found = self.pending.written.clone();
-        self.scan_into(Scan::Look, &mut found)?;
-        let pages = found.pages();
-        self.reserve(pages + pages / 4 + SLACK_PAGES)
+        self.take_written()?;
+        let pages = self.pending.written.pages();
+        self.copy_written(pages + pages / 4 + SLACK_PAGES)
     }
 
     /// Freezes. The machine is paused: no vCPU and no device writes to RAM until this returns.
@@ -90,13 +90,14 @@ impl View {
             let pending = std::mem::take(&mut self.pending);
             return Ok(Frozen::Flat { holes: runs_of(&pending.unplugged, DeltaContent::Absent).collect() });
         }
-        self.register()?;
-        // Into the pending set first: what a scan has protected, no later scan will find.
-        let mut written = std::mem::take(&mut self.pending.written);
-        let scanned = self.scan_into(Scan::Protect, &mut written);
-        self.pending.written = written.without(&self.absent);
-        scanned?;
-        self.copy_written().map(Frozen::Delta)
+        self.take_written()?;
+        if !self.pending.written.is_empty() {
+            self.copy_written(0)?;
+        }
+        let pending = std::mem::take(&mut self.pending);
+        let reserve = if pending.written.is_empty() { None } else { self.reserve.take() };
+        let runs = delta_runs(&pending, reserve.as_ref());
+        Ok(Frozen::Delta(FrozenDelta { reserve, runs }))
     }
 
     /// Takes back a delta that came to nothing, so that the next freeze has its contents again.
@@ -114,61 +115,52 @@ impl View {
         self.pending.written = self.pending.written.without(&self.absent);
     }
 
-    /// Adds the written pages to a set.
-    fn scan_into(&mut self, scan: Scan, found: &mut PageSet) -> Result<(), TrackerError> {
+    /// Takes what was written from the tracker into the pending set. It is there even after an error: what the tracker
+    /// has given once it will not give again.
+    fn take_written(&mut self) -> Result<(), TrackerError> {
+        self.register()?;
+        let mut found = PageSet::new();
+        let mut result = Ok(());
         for region in &self.ram {
             let first = region.ram_offset / PAGE_BYTES;
-            let address = self.space.base() + region.start;
-            self.tracker.scan(address, region.bytes, scan, &mut |range| {
-                found.insert(PageRange { start: first + range.start, pages: range.pages });
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Makes room for a delta of so many pages.
-    fn reserve(&mut self, pages: u64) -> Result<(), FreezeError> {
-        let pages = pages.min(self.pages());
-        let failed = |source| FreezeError::Allocate { pages, source };
-        let reserve = match &mut self.reserve {
-            Some(reserve) => reserve,
-            none => none.insert(DeltaReserve::new().map_err(failed)?),
-        };
-        if reserve.pages() < pages { reserve.grow(pages).map_err(failed) } else { Ok(()) }
-    }
-
-    /// Copies the pending pages into the reserve, and only when all is copied forgets them.
-    fn copy_written(&mut self) -> Result<FrozenDelta, FreezeError> {
-        let pages = self.pending.written.pages();
-        let mut reserve = None;
-        if pages > 0 {
-            self.reserve(pages)?;
-            reserve = self.reserve.take();
-        }
-        if let Err(source) = self.copy_into(reserve.as_mut()) {
-            self.reserve = reserve;
-            return Err(FreezeError::Copy { pages, source });
-        }
-        let pending = std::mem::take(&mut self.pending);
-        let runs = delta_runs(&pending.written, &pending.zeroed, &pending.unplugged);
-        Ok(FrozenDelta { reserve, runs, pages })
-    }
-
-    fn copy_into(&self, reserve: Option<&mut DeltaReserve>) -> Result<(), Errno> {
-        let Some(mapping) = reserve.and_then(DeltaReserve::mapping) else {
-            return if self.pending.written.is_empty() { Ok(()) } else { Err(Errno::NOMEM) };
-        };
-        let mut to = 0;
-        for range in self.pending.written.ranges() {
-            for (part, address) in self.pieces(*range) {
-                let bytes = part.pages * PAGE_BYTES;
-                let from = self.space.pointer(address, bytes).map_err(|_| Errno::FAULT)?;
-                // SAFETY: `pointer` gave mapped memory of this length, and the caller of `freeze` has paused whatever
-                // writes there.
-                unsafe { mapping.copy_in(to, from, bytes as usize) }?;
-                to += bytes as usize;
+            result = self.tracker.take(self.space.base() + region.start, region.bytes, &mut |range| {
+                found.insert(PageRange { start: first + range.start, ..range });
+            });
+            if result.is_err() {
+                break;
             }
         }
+        let found = found.without(&self.absent);
+        if let Some(reserve) = &mut self.reserve {
+            found.ranges().iter().for_each(|range| reserve.forget(*range));
+        }
+        self.pending.written.insert_all(&found);
+        result
+    }
+
+    /// Copies the pending pages that are not copied yet into the reserve, which has room for `room` pages in the end.
+    fn copy_written(&mut self, room: u64) -> Result<(), FreezeError> {
+        let room = room.min(self.pages()).max(self.pending.written.pages());
+        let allocate = |pages| move |source| FreezeError::Allocate { pages, source };
+        let mut reserve = match self.reserve.take() {
+            Some(reserve) => reserve,
+            None => DeltaReserve::new().map_err(allocate(room))?,
+        };
+        let wanted = self.pending.written.without(reserve.copied());
+        // Those that have a place need no other, but to count them takes longer than room for them costs.
+        let pages = room.max(reserve.used() + wanted.pages());
+        reserve.grow(pages).map_err(allocate(pages))?;
+        for range in wanted.ranges() {
+            let failed = |source| FreezeError::Copy { pages: range.pages, source };
+            for (part, address) in self.pieces(*range) {
+                for (placed, place) in reserve.place(part) {
+                    let address = address + (placed.start - part.start) * PAGE_BYTES;
+                    let from = self.space.slice(address, placed.pages * PAGE_BYTES);
+                    reserve.copy_in(placed, place, &from.map_err(|_| failed(Errno::FAULT))?).map_err(failed)?;
+                }
+            }
+        }
+        self.reserve = Some(reserve);
         Ok(())
     }
 }
@@ -178,19 +170,21 @@ fn runs_of(set: &PageSet, content: DeltaContent) -> impl Iterator<Item = DeltaRu
     set.ranges().iter().map(move |range| DeltaRun { start: range.start, pages: range.pages, content })
 }
 
-/// What a delta says: written pages one after the other in its file, then what is zeros or unplugged and not written.
-fn delta_runs(written: &PageSet, zeroed: &PageSet, unplugged: &PageSet) -> Vec<DeltaRun> {
-    let mut first = 0;
-    let mut runs: Vec<DeltaRun> = Vec::with_capacity(written.ranges().len());
-    for range in written.ranges() {
-        runs.push(DeltaRun { start: range.start, pages: range.pages, content: DeltaContent::Data { first } });
-        first += range.pages;
+/// What a delta says: where written pages are in its file, and what is zeros or unplugged and not written.
+fn delta_runs(pending: &Pending, reserve: Option<&DeltaReserve>) -> Vec<DeltaRun> {
+    let mut runs: Vec<DeltaRun> = Vec::with_capacity(pending.written.ranges().len());
+    for range in pending.written.ranges() {
+        let places = reserve.map_or(Vec::new(), |reserve| reserve.placed(*range));
+        let data = |(part, first): (PageRange, u64)| DeltaRun {
+            start: part.start,
+            pages: part.pages,
+            content: DeltaContent::Data { first },
+        };
+        runs.extend(places.into_iter().map(data));
     }
-    let zeroed = zeroed.without(unplugged).without(written);
-    runs.extend(runs_of(&zeroed, DeltaContent::Zero));
-    runs.extend(runs_of(&unplugged.without(written), DeltaContent::Absent));
-    if runs.len() > written.ranges().len() {
-        runs.sort_unstable_by_key(|run| run.start);
-    }
+    let holes = pending.zeroed.without(&pending.unplugged).without(&pending.written);
+    runs.extend(runs_of(&holes, DeltaContent::Zero));
+    runs.extend(runs_of(&pending.unplugged.without(&pending.written), DeltaContent::Absent));
+    runs.sort_unstable_by_key(|run| run.start);
     runs
 }

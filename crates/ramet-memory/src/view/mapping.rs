@@ -7,8 +7,7 @@ use crate::memfd;
 use crate::page_map::{LayerId, PageMap, PageMapError, Run, Source};
 use crate::page_set::{PageRange, PageSet};
 use crate::store::data_ranges;
-use crate::sys;
-use crate::tracker::{Scan, Tracker};
+use crate::tracker::Tracker;
 use ramet_abi::layout::PAGE_BYTES;
 use ramet_state::MemoryRegion;
 use rustix::io::Errno;
@@ -18,8 +17,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// Holes of a flat file that are shorter are mapped from the file like its data.
 const MIN_HOLE_PAGES: u64 = 512;
-/// Parts that one preadv takes (UIO_MAXIOV).
-const MAX_PARTS: usize = 1024;
 
 impl View {
     /// A clone's view: RAM is what the map says, and what the machine writes stays in this process. `layers` are the
@@ -133,41 +130,6 @@ impl View {
         }
         Ok(())
     }
-
-    /// Carries out the steps that write, and makes the tracker take their pages as unwritten.
-    fn copy_in(&mut self, copies: &[Step], layers: &HashMap<LayerId, BorrowedFd<'_>>) -> Result<(), ViewError> {
-        if copies.is_empty() {
-            return Ok(());
-        }
-        let mut batch = Batch::default();
-        for step in copies {
-            match *step {
-                Step::Copy { start, pages, layer, first } => {
-                    let file = *layers.get(&layer).ok_or(PageMapError::UnknownLayer { start, layer })?;
-                    for (part, address) in self.pieces(PageRange { start, pages }) {
-                        let bytes = part.pages * PAGE_BYTES;
-                        let pointer = self.space.pointer(address, bytes)?;
-                        batch.add(layer, file, (first + part.start - start) * PAGE_BYTES, pointer, bytes)?;
-                    }
-                }
-                Step::Clear { start, pages } => {
-                    for (part, address) in self.pieces(PageRange { start, pages }) {
-                        let bytes = part.pages * PAGE_BYTES;
-                        let pointer = self.space.pointer(address, bytes)?;
-                        // SAFETY: `pointer` gave mapped memory of this length; no machine runs on it yet.
-                        unsafe { pointer.write_bytes(0, bytes as usize) };
-                    }
-                }
-                Step::File { .. } | Step::Anonymous { .. } => {}
-            }
-        }
-        batch.flush()?;
-        self.register()?;
-        for region in self.ram.clone() {
-            self.tracker.scan(self.space.base() + region.start, region.bytes, Scan::Protect, &mut |_| ())?;
-        }
-        Ok(())
-    }
 }
 
 /// Checks that every layer of the map is there and long enough.
@@ -179,62 +141,4 @@ fn check_layers(map: &PageMap, layers: &HashMap<LayerId, BorrowedFd<'_>>) -> Res
         }
     }
     Ok(map.validate(&|layer| sizes.get(&layer).copied())?)
-}
-
-/// Copies that lie one after the other in a layer's file, for one system call.
-#[derive(Default)]
-struct Batch<'a> {
-    source: Option<(LayerId, BorrowedFd<'a>)>,
-    offset: u64,
-    bytes: u64,
-    parts: Vec<libc::iovec>,
-}
-
-impl<'a> Batch<'a> {
-    fn add(
-        &mut self,
-        layer: LayerId,
-        file: BorrowedFd<'a>,
-        offset: u64,
-        pointer: *mut u8,
-        bytes: u64,
-    ) -> Result<(), ViewError> {
-        let goes_on = self.source.is_some_and(|(same, _)| same == layer) && offset == self.offset + self.bytes;
-        if !goes_on || self.parts.len() == MAX_PARTS {
-            self.flush()?;
-            (self.source, self.offset) = (Some((layer, file)), offset);
-        }
-        self.parts.push(libc::iovec { iov_base: pointer.cast(), iov_len: bytes as usize });
-        self.bytes += bytes;
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), ViewError> {
-        let Some((layer, file)) = self.source.take() else { return Ok(()) };
-        let mut parts = &mut self.parts[..];
-        while !parts.is_empty() {
-            let failed = |source| ViewError::Read { layer, bytes: self.bytes, source };
-            // SAFETY: each part is mapped guest memory (`AddressSpace::pointer`) on which no machine runs yet, and of
-            // which there are only raw pointers.
-            let mut read = unsafe { sys::read_scattered(file, parts, self.offset) }.map_err(failed)?;
-            if read == 0 {
-                return Err(failed(Errno::NODATA));
-            }
-            self.offset += read;
-            while let Some(part) = parts.first_mut() {
-                let taken = read.min(part.iov_len as u64);
-                read -= taken;
-                // SAFETY: `taken` is at most the part's length, so the pointer stays within it or at its end.
-                part.iov_base = unsafe { part.iov_base.cast::<u8>().add(taken as usize) }.cast();
-                part.iov_len -= taken as usize;
-                if part.iov_len > 0 {
-                    break;
-                }
-                parts = &mut parts[1..];
-            }
-        }
-        self.parts.clear();
-        self.bytes = 0;
-        Ok(())
-    }
 }
