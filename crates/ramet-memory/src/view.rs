@@ -174,15 +174,24 @@ impl View {
         Ok(view)
     }
 
-    /// Maps a region that is not RAM from the start of its file, shared with every process that maps it too.
-    pub fn map_shared(&mut self, region: &MemoryRegion, file: BorrowedFd<'_>) -> Result<(), ViewError> {
+    /// Maps a region that is not RAM from the start of its file, shared with every process that maps it too. What is
+    /// returned is that region alone: it is no part of [`View::memory`], so no device can be made to reach it by an
+    /// address that a guest gives.
+    pub fn map_shared(
+        &mut self,
+        region: &MemoryRegion,
+        file: BorrowedFd<'_>,
+    ) -> Result<GuestMemoryMmap, ViewError> {
         self.space.host_address(region)?;
         if region.purpose == RegionPurpose::Ram {
             return Err(ViewError::Regions { start: region.start, expected: region.ram_offset / PAGE_BYTES });
         }
         check_file(file, region.bytes)?;
         self.space.map(region.start, region.bytes, Backing::Shared(file, 0))?;
-        Ok(())
+        let mapped = guest_region(&self.space, region)?;
+        let memory = GuestMemoryMmap::from_arc_regions(vec![Arc::clone(&mapped)]).map_err(|_| ViewError::GuestMemory)?;
+        self.regions.push(mapped);
+        Ok(memory)
     }
 
     /// RAM, for devices and loaders. Addresses never change, so a clone of it stays good as long as the view does; if
@@ -312,3 +321,9 @@ fn guest_region(space: &AddressSpace, region: &MemoryRegion) -> Result<Arc<Guest
         .map_err(|_| ViewError::GuestMemory)?;
     GuestRegionMmap::new(mapping, GuestAddress(region.start)).map(Arc::new).ok_or(ViewError::GuestMemory)
 }
+
+/// A view may be frozen by another thread than the one that mapped it.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<View>();
+};
