@@ -54,7 +54,7 @@ exception:
     mov %cr2, %rsi
     pushq $0x2b
     pushq $exception_stack_end - 8
-    pushq $0x202
+    pushq $0x3202
     pushq $0x33
     pushq $report_exception
     iretq
@@ -204,7 +204,9 @@ idt:
 idt_end:
 
 # Task state segments: the CPU takes from them the ring 0 stack and the ports that ring 3 may use. All of them share
-# one I/O bitmap, which starts at a different offset from each.
+# one I/O bitmap, which starts at a different offset from each. Ring 3 has IOPL 3 as well (rflags 0x3202), since each
+# way is missing somewhere: a software KVM ignores IOPL in ring 3, and QEMU's TCG, as the CPU under a KVM, ignores the
+# bitmap once a monitor has restored the task register as busy, which it is.
 .macro task_state stack
 1:  .long 0
     .quad \stack
@@ -232,7 +234,7 @@ io_bitmap_end:
 # What the first IRETQ of each vCPU pops: rip, cs, rflags, rsp, ss. The ring 3 stack is below the 512 bytes of the
 # ring 0 stack.
 .macro ring3_frame stack
-    .quad start, 0x33, 0x202, \stack, 0x2b
+    .quad start, 0x33, 0x3202, \stack, 0x2b
 .endm
 .balign 16
 ring3_frames:

@@ -1,12 +1,14 @@
 //! Ends of the road: a panic, or an exception that is no gate. Both say why on the serial device and exit with
-//! status 101.
+//! status 101. An exception while one is being reported, as where ports are closed, ends the machine at once.
 #![allow(unsafe_code)]
 
 use core::fmt::Write;
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicBool, Ordering};
 
 use super::guest_port;
 use super::serial::Serial;
+use crate::ring0;
 
 /// Exit status after a panic or an unexpected exception.
 const STATUS: u8 = 101;
@@ -17,6 +19,9 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     let _ = writeln!(Serial, "ramet unikernel: {info}");
     guest_port::exit(STATUS)
 }
+
+/// Set once an exception is being reported.
+static REPORTING: AtomicBool = AtomicBool::new(false);
 
 /// What ring 0 found on its stack; see `exception` in ring0.s.
 #[repr(C)]
@@ -33,6 +38,9 @@ struct ExceptionFrame {
 /// Ring 0 sends every exception that is no gate here, in ring 3.
 #[unsafe(no_mangle)]
 extern "C" fn report_exception(frame: &ExceptionFrame, cr2: u64) -> ! {
+    if REPORTING.swap(true, Ordering::Relaxed) {
+        ring0::triple_fault();
+    }
     let ExceptionFrame { vector, error_code, rip, cs, rflags, rsp, ss } = frame;
     let _ = writeln!(
         Serial,
