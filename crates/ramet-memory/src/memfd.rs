@@ -64,6 +64,12 @@ pub(crate) fn is_memfd(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
+/// Whether nobody can shrink a file, so that an access within it cannot be fatal. Files that are no memfds have no seals
+/// at all, or only the one against sealing.
+pub(crate) fn keeps_its_size(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
 /// Seals that make a memfd's contents and size final.
 pub(crate) const FINAL_SEALS: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE).union(SealFlags::SEAL);

@@ -5,7 +5,6 @@
 
 use crate::memfd;
 use crate::sys::SharedMapping;
-use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -59,8 +58,7 @@ impl SharedPage {
     /// Maps a sealed memory file of exactly this many bytes.
     pub fn map(fd: BorrowedFd<'_>, bytes: u64) -> Result<SharedPage, SharedPageError> {
         let failed = |source| SharedPageError::System { bytes, source };
-        // Files that are no memfds have no seals at all, or only the one against sealing.
-        if !rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        if !memfd::keeps_its_size(fd) {
             return Err(SharedPageError::Unsealed);
         }
         let found = memfd::file_bytes(fd).map_err(failed)?;

@@ -68,6 +68,12 @@ pub enum ViewError {
         /// Bytes there are.
         found: u64,
     },
+    /// A shared file that a peer could truncate.
+    #[error("The file for the region at {start:#x} is not sealed against shrinking; make it with create_sealed_memfd")]
+    Unsealed {
+        /// Guest-physical address of the region.
+        start: u64,
+    },
     /// A map of another size.
     #[error("The page map has {found} pages, the machine's RAM has {expected}")]
     MapSize {
@@ -143,6 +149,8 @@ pub struct View {
     ram: Vec<MemoryRegion>,
     regions: Vec<Arc<GuestRegionMmap>>,
     memory: GuestMemoryMmap,
+    /// Regions that are not RAM.
+    shared: Vec<Arc<GuestRegionMmap>>,
     kind: Kind,
     tracker: Tracker,
     /// Whether everything mapped is registered with the tracker.
@@ -177,20 +185,20 @@ impl View {
     /// Maps a region that is not RAM from the start of its file, shared with every process that maps it too. What is
     /// returned is that region alone: it is no part of [`View::memory`], so no device can be made to reach it by an
     /// address that a guest gives.
-    pub fn map_shared(
-        &mut self,
-        region: &MemoryRegion,
-        file: BorrowedFd<'_>,
-    ) -> Result<GuestMemoryMmap, ViewError> {
+    pub fn map_shared(&mut self, region: &MemoryRegion, file: BorrowedFd<'_>) -> Result<GuestMemoryMmap, ViewError> {
         self.space.host_address(region)?;
         if region.purpose == RegionPurpose::Ram {
             return Err(ViewError::Regions { start: region.start, expected: region.ram_offset / PAGE_BYTES });
         }
+        if !memfd::keeps_its_size(file) {
+            return Err(ViewError::Unsealed { start: region.start });
+        }
         check_file(file, region.bytes)?;
         self.space.map(region.start, region.bytes, Backing::Shared(file, 0))?;
         let mapped = guest_region(&self.space, region)?;
-        let memory = GuestMemoryMmap::from_arc_regions(vec![Arc::clone(&mapped)]).map_err(|_| ViewError::GuestMemory)?;
-        self.regions.push(mapped);
+        let memory =
+            GuestMemoryMmap::from_arc_regions(vec![Arc::clone(&mapped)]).map_err(|_| ViewError::GuestMemory)?;
+        self.shared.push(mapped);
         Ok(memory)
     }
 
@@ -236,6 +244,7 @@ impl View {
             ram,
             regions,
             memory,
+            shared: Vec::new(),
             kind: Kind::Private,
             tracker,
             registered: false,
@@ -272,12 +281,13 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // `regions` and `memory` each hold every region once. With more holders somebody can still reach the memory.
-        let held = |region: &Arc<GuestRegionMmap>| {
+        // `regions` and `memory` each hold RAM's regions once, `shared` the others. With more holders somebody can still
+        // reach the memory.
+        let held = |region: &Arc<GuestRegionMmap>, own: usize| {
             let mapping = region.get_mmap();
-            Arc::strong_count(region) > 2 || Arc::strong_count(&mapping) > 2
+            Arc::strong_count(region) > own || Arc::strong_count(&mapping) > 2
         };
-        if self.regions.iter().any(held) {
+        if self.regions.iter().any(|region| held(region, 2)) || self.shared.iter().any(|region| held(region, 1)) {
             self.space.leak();
         }
     }

@@ -113,6 +113,9 @@ fn a_delta_must_be_a_memfd_of_its_size_that_nobody_maps_writable() {
 
     let (mut machine, _) = founder(&store, &regions(PAGES, 0), |_| ());
     let mapped = memfd(1);
+    let refused = machine.view.map_shared(&clone_page(PAGE), mapped.as_fd());
+    assert!(matches!(refused, Err(ViewError::Unsealed { .. })), "a peer could truncate it");
+    rustix::fs::fcntl_add_seals(&mapped, rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW).unwrap();
     machine.view.map_shared(&clone_page(PAGE), mapped.as_fd()).unwrap();
     let again = mapped.try_clone().unwrap();
     assert!(matches!(store.adopt_delta(mapped, 1), Err(AdoptError::WritableMapping)));
@@ -120,6 +123,26 @@ fn a_delta_must_be_a_memfd_of_its_size_that_nobody_maps_writable() {
     let before = store.used_bytes();
     store.adopt_delta(again, 1).expect("once it is unmapped");
     assert_eq!(store.used_bytes(), before, "what is gone or was refused is not counted");
+}
+
+#[test]
+fn memory_that_outlives_its_view_stays_mapped() {
+    use vm_memory::{Bytes, GuestAddress};
+    let store = LayerStore::open(StoreConfig::default());
+    for keep_ram in [true, false] {
+        let (mut machine, _) = founder(&store, &regions(PAGES, 0), |machine| machine.write(0, 7));
+        let file = ramet_memory::create_sealed_memfd(PAGE).unwrap();
+        let shared = machine.view.map_shared(&clone_page(PAGE), file.as_fd()).unwrap();
+        let ram = machine.view.memory().clone();
+        let (ram, shared) = if keep_ram { (Some(ram), None) } else { (None, Some(shared)) };
+        drop(machine);
+        if let Some(ram) = ram {
+            assert_eq!(ram.read_obj::<u64>(GuestAddress(0)).unwrap(), 7);
+        }
+        if let Some(shared) = shared {
+            assert_eq!(shared.read_obj::<u64>(GuestAddress(0xD100_0000)).unwrap(), 0);
+        }
+    }
 }
 
 #[test]
