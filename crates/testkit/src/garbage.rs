@@ -1,7 +1,8 @@
-//! What a hostile guest might do, as proptest strategies.
+//! What a hostile guest might do: as proptest strategies, and as bytes from a fuzzer.
 
-use crate::rig::{RAM_BYTES, Rig};
+use crate::rig::{RAM_BYTES, Rig, identity, new_memory};
 use proptest::prelude::*;
+use ramet_state::PartState;
 use vm_memory::{Bytes, GuestAddress};
 
 /// One step.
@@ -114,4 +115,51 @@ pub fn steps_from_bytes(bytes: &[u8]) -> Vec<Step> {
         rest = next;
     }
     steps
+}
+
+/// A fuzz target for a part: drives one with this power-on state by `bytes`, and checks that where this has led to can
+/// be saved, built again and lived with.
+///
+/// # Panics
+/// If it cannot.
+pub fn fuzz(state: &PartState, bytes: &[u8]) {
+    let mut rig = Rig::boot(state);
+    for step in steps_from_bytes(bytes) {
+        apply(&mut rig, &step);
+    }
+    rig.part.part_mut().quiesce();
+    let mut child = rig.fork();
+    assert_eq!(child.part.part().save(), rig.part.part().save());
+    child.part.part_mut().resume();
+    child.step();
+}
+
+/// A fuzz target for a part's constructor: builds one from `registers`, and lives with it if it can be built.
+///
+/// # Panics
+/// If it can be built but not lived with.
+pub fn fuzz_registers(state: &PartState, registers: &[u8]) {
+    let hostile = PartState { registers: registers.to_vec(), ..state.clone() };
+    let Ok(mut rig) = Rig::build(&hostile, new_memory(), identity(0)) else { return };
+    rig.part.part_mut().resume();
+    rig.step();
+    rig.part.part_mut().quiesce();
+    rig.fork();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ramet_devices::initial_state;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_bytes_are_a_run(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+            fuzz(&initial_state::virtio_console("console"), &bytes);
+            fuzz(&initial_state::serial("serial"), &bytes);
+            fuzz_registers(&initial_state::virtio_console("console"), &bytes);
+        }
+    }
 }

@@ -121,6 +121,38 @@ fn serial_needs_no_other_wake_up_than_its_edges() {
     assert_eq!(received, 300);
 }
 
+/// What happens while a part is quiesced reaches it as edges that it has to ignore; resuming makes up for them.
+#[test]
+fn edges_that_came_while_quiesced_are_not_missed() {
+    for (state, device) in [(initial_state::virtio_console("console"), 3), (initial_state::serial("serial"), 0)] {
+        let mut rig = Rig::boot(&state);
+        let epoll = register(&rig);
+        let mut driver = VirtioDriver { rings: Vec::new() };
+        if device == 3 {
+            driver = VirtioDriver::attach(&mut rig, 3, VERSION_1, &[16, 16]);
+            driver.rings[0].push(&rig.memory, &[Buffer { address: BUFFERS, bytes: 64, writable: true }]);
+            // More than the socket takes, so that the console waits for room.
+            for _ in 0..14 {
+                driver.rings[1].push(&rig.memory, &[Buffer { address: 0x20000, bytes: 0x8000, writable: false }]);
+            }
+            rig.ring_doorbell();
+        }
+        run(&epoll, &mut rig);
+        rig.part.part_mut().quiesce();
+        let before = rig.take_output().len();
+        assert_eq!(rig.send_input(b"meanwhile"), 9);
+        run(&epoll, &mut rig);
+        rig.part.part_mut().resume();
+        run(&epoll, &mut rig);
+        if device == 3 {
+            assert_eq!(driver.rings[0].pop(&rig.memory), Some((0, 9)));
+            assert!(before > 0 && !rig.take_output().is_empty());
+        } else {
+            assert_eq!(rig.read_u8(0), b'm');
+        }
+    }
+}
+
 #[test]
 fn a_busy_part_calls_itself() {
     let mut rig = Rig::boot(&initial_state::virtio_rng("rng"));

@@ -59,11 +59,15 @@ fn descriptors(policy: Policy) -> Policy {
         .with(libc::SYS_readv, Rule::Allow)
         .with(libc::SYS_writev, Rule::Allow)
         .with(libc::SYS_pread64, Rule::Allow)
+        .with(libc::SYS_preadv, Rule::Allow)
         .with(libc::SYS_pwrite64, Rule::Allow)
         .with(libc::SYS_lseek, Rule::Allow)
         // The socket to the supervisor, with descriptors.
         .with(libc::SYS_recvmsg, Rule::Allow)
         .with(libc::SYS_sendmsg, Rule::Allow)
+        // Consoles' streams; without an address, which could name another process's socket.
+        .with(libc::SYS_recvfrom, Rule::Allow)
+        .with(libc::SYS_sendto, Rule::AllowIf(vec![vec![Check::masked(Argument::A4, u64::MAX, 0)]]))
         .with(libc::SYS_fcntl, Rule::AllowIf(fcntl))
         // The size of a memfd before it is mapped.
         .with(libc::SYS_fstat, Rule::Allow)

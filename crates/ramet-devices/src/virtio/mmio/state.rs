@@ -14,19 +14,19 @@ const HANDLES: [(&str, CloneRule); 2] = [(role::INTERRUPT, CloneRule::Recreate),
 /// How far a queue has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct QueuePosition {
-    next_available: u16,
-    next_used: u16,
+pub(super) struct QueuePosition {
+    pub(super) next_available: u16,
+    pub(super) next_used: u16,
 }
 
 /// Transport, queues and device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Saved<R> {
-    transport: Registers,
+pub(super) struct Saved<R> {
+    pub(super) transport: Registers,
     /// One per queue while the driver is ready, else none.
-    positions: Vec<Option<QueuePosition>>,
-    device: R,
+    pub(super) positions: Vec<Option<QueuePosition>>,
+    pub(super) device: R,
 }
 
 fn all_handles<D: VirtioDevice>() -> Vec<(&'static str, CloneRule)> {

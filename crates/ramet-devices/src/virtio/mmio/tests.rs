@@ -1,8 +1,16 @@
-use super::registers::{Effect, Registers};
+use super::VirtioMmio;
+use super::registers::{Effect, QueueRegisters, Registers};
+use super::state::{QueuePosition, Saved};
 use crate::virtio::console::Console;
+use crate::virtio::device::VirtioDevice;
+use crate::virtio::rng::Rng;
+use crate::{BuildPartError, Interrupt, PartResources, Resource, codec, role};
 use proptest::prelude::*;
+use ramet_state::PartState;
+use std::sync::Arc;
 use virtio_bindings::virtio_config::{VIRTIO_CONFIG_S_DRIVER_OK, VIRTIO_CONFIG_S_NEEDS_RESET};
 use virtio_bindings::virtio_mmio as mmio;
+use vm_memory::{GuestAddress, GuestMemoryMmap};
 
 /// Steps of a driver that keeps to the order of section 3.1.1, to be mixed with ones that do not.
 fn write() -> impl Strategy<Value = (u32, u32)> {
@@ -41,7 +49,7 @@ proptest! {
             let active = before.status & VIRTIO_CONFIG_S_DRIVER_OK != 0;
             for (was, is) in before.queues.iter().zip(&registers.queues) {
                 if was.ready || active {
-                    let stopped = super::registers::QueueRegisters { ready: is.ready, ..was.clone() };
+                    let stopped = QueueRegisters { ready: is.ready, ..was.clone() };
                     prop_assert_eq!(is, &stopped, "only ready may change, of a queue that was ready");
                     prop_assert!(was.ready || !is.ready, "and only to not ready");
                 }
@@ -73,4 +81,82 @@ fn a_reset_keeps_nothing() {
     registers.set_needs_reset();
     assert_eq!(registers.write::<Console>(mmio::VIRTIO_MMIO_STATUS, 0), Effect::Reset);
     assert_eq!(registers, Registers::initial::<Console>());
+}
+
+#[test]
+fn impossible_registers_are_named() {
+    type Change = fn(&mut Registers);
+    let changes: [(&str, Change); 10] = [
+        ("device status", |registers| registers.status = 0x10),
+        ("device status", |registers| registers.status = VIRTIO_CONFIG_S_DRIVER_OK),
+        ("driver features", |registers| registers.status = 0xB),
+        ("driver features", |registers| (registers.status, registers.driver_features) = (0xB, u64::MAX)),
+        ("interrupt status", |registers| registers.interrupt_status = 4),
+        ("number of queues", |registers| registers.queues.truncate(1)),
+        ("number of queues", |registers| registers.queues.push(registers.queues[0].clone())),
+        ("queue size", |registers| registers.queues[1].size = 3),
+        ("queue size", |registers| registers.queues[1].size = 256),
+        ("queue size", |registers| (registers.queues[0].size, registers.queues[0].ready) = (0, true)),
+    ];
+    assert_eq!(Registers::initial::<Console>().invalid::<Console>(), None);
+    for (field, change) in changes {
+        let mut registers = Registers::initial::<Console>();
+        change(&mut registers);
+        assert_eq!(registers.invalid::<Console>().map(|(field, ..)| field), Some(field));
+    }
+}
+
+type SavedRng = Saved<<Rng as VirtioDevice>::Registers>;
+
+struct Silent;
+
+impl Interrupt for Silent {
+    fn raise(&self) {}
+}
+
+fn build(saved: &SavedRng) -> Result<VirtioMmio<Rng>, BuildPartError> {
+    let state = PartState { registers: codec::encode(saved), ..VirtioMmio::<Rng>::initial_state("rng") };
+    let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
+    let doorbell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    let resources = PartResources::new(memory)
+        .with(role::INTERRUPT, Resource::Interrupt(Arc::new(Silent)))
+        .with(role::DOORBELL, Resource::Doorbell(Arc::new(doorbell)));
+    VirtioMmio::from_state(&state, resources)
+}
+
+/// An entropy source whose driver is ready, with a ring at 0x1000.
+fn active() -> SavedRng {
+    let mut transport = Registers::initial::<Rng>();
+    transport.status = 15;
+    transport.driver_features = 1 << 32;
+    transport.queues[0] =
+        QueueRegisters { size: 8, ready: true, descriptor_area: 0x1000, driver_area: 0x2000, device_area: 0x3000 };
+    let position = QueuePosition { next_available: 5, next_used: 4 };
+    Saved { transport, positions: vec![Some(position)], device: Rng::initial_registers() }
+}
+
+#[test]
+fn impossible_states_are_refused_by_field() {
+    type Change = fn(&mut SavedRng);
+    let changes: [(&str, Change); 9] = [
+        ("number of queues", |saved| saved.transport.queues.clear()),
+        ("number of queue positions", |saved| saved.positions.clear()),
+        ("number of queue positions", |saved| saved.positions[0] = None),
+        ("number of queue positions", |saved| saved.positions.push(None)),
+        ("number of queue positions", |saved| saved.transport.queues[0].ready = false),
+        ("number of queue positions", |saved| saved.transport.status = 11),
+        ("queue", |saved| saved.transport.queues[0].descriptor_area = 0x1001),
+        ("queue", |saved| saved.transport.queues[0].device_area = 0x4000),
+        ("queue", |saved| saved.transport.queues[0].driver_area = 0),
+    ];
+    assert!(build(&active()).is_ok());
+    for (expected, change) in changes {
+        let mut saved = active();
+        change(&mut saved);
+        match build(&saved) {
+            Err(BuildPartError::Field { field, .. }) => assert_eq!(field, expected),
+            Err(other) => panic!("{expected}: {other}"),
+            Ok(_) => panic!("{expected}: built"),
+        }
+    }
 }

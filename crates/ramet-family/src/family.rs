@@ -1,0 +1,324 @@
+//! The family itself: what it owns, how it starts, its event loop.
+
+use crate::lifecycle::Phase;
+use crate::member::Member;
+use crate::operation::{Operation, OperationId};
+use crate::quota::{Limits, Quota};
+use crate::{ZYGOTE_ARGUMENT, describe};
+use ramet_kvm::{Kvm, OpenError};
+use ramet_memory::{LayerStore, StoreConfig};
+use ramet_process::limits::raise_descriptor_limit;
+use ramet_process::{Exit, Received, SeqPacket, Zygote, ZygoteError};
+use ramet_state::{CpuidEntry, VmClass};
+use ramet_vmm::protocol::{MAX_MESSAGE_BYTES, ZygoteReport, from_bytes};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::time::{ClockId, Timespec, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a family is started.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The program that is executed as the zygote, with [`ZYGOTE_ARGUMENT`].
+    pub program: PathBuf,
+    /// How many machines, and what guests may do by themselves.
+    pub limits: Limits,
+    /// Most bytes that memory layers may take; `None`: as much as the host has.
+    pub layer_limit_bytes: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { program: PathBuf::from("/proc/self/exe"), limits: Limits::default(), layer_limit_bytes: None }
+    }
+}
+
+/// Why a family could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// KVM.
+    #[error("KVM cannot be used: run \"ramet doctor\"")]
+    Kvm(#[source] OpenError),
+    /// Its CPUID.
+    #[error("KVM does not say what guests may see of the processor")]
+    Cpuid(#[source] ramet_kvm::CpuidError),
+    /// The zygote.
+    #[error("The zygote cannot be started")]
+    Zygote(#[source] ZygoteError),
+    /// The zygote cannot isolate itself.
+    #[error("The zygote cannot serve: {reason}")]
+    Isolation {
+        /// What it says.
+        reason: String,
+    },
+    /// The zygote is not as expected.
+    #[error("The zygote does not answer as it should: {reason}")]
+    Protocol {
+        /// What was wrong.
+        reason: String,
+    },
+    /// No epoll.
+    #[error("No event queue can be had: raise the limit of open files (ulimit -n)")]
+    Epoll(#[source] Errno),
+}
+
+/// Where console bytes came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Terminal {
+    /// The virtio console.
+    Console,
+    /// The serial device.
+    Serial,
+}
+
+/// What a family reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FamilyEvent {
+    /// A guest wrote to its console.
+    Output {
+        /// Machine.
+        number: u64,
+        /// Which device.
+        terminal: Terminal,
+        /// What.
+        bytes: Vec<u8>,
+    },
+    /// A guest has forked itself.
+    GuestForked {
+        /// The parent.
+        parent: u64,
+        /// Its children, first and count.
+        first: u64,
+        /// How many.
+        children: u32,
+    },
+    /// A guest's fork was refused.
+    GuestForkRefused {
+        /// The parent.
+        parent: u64,
+        /// Why.
+        reason: String,
+    },
+    /// A guest became a template.
+    Ready {
+        /// Machine.
+        number: u64,
+    },
+    /// A guest said done and is held.
+    Done {
+        /// Machine.
+        number: u64,
+        /// Its status.
+        status: u32,
+    },
+    /// A guest set a mark.
+    Mark {
+        /// Machine.
+        number: u64,
+        /// Its value.
+        value: u32,
+        /// Host's time-stamp counter.
+        tsc: u64,
+    },
+    /// A machine ended.
+    Ended {
+        /// Machine.
+        number: u64,
+        /// What its guest gave as exit status.
+        status: Option<u32>,
+        /// What its process said went wrong.
+        failure: Option<String>,
+        /// How its process ended.
+        exit: Option<Exit>,
+    },
+}
+
+/// What can be known of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemberInfo {
+    /// Number in the family.
+    pub number: u64,
+    /// Its parent's; its own for the founder.
+    pub parent: u64,
+    /// Forks from the founder.
+    pub depth: u32,
+    /// Its process, if it has one.
+    pub pid: Option<u32>,
+    /// Where it is in its life.
+    pub phase: Phase,
+}
+
+/// What an epoll event belongs to: the low 3 bits; the rest is the member's number.
+pub(crate) mod token {
+    pub(crate) const ZYGOTE: u64 = 0;
+    pub(crate) const CONTROL: u64 = 1;
+    pub(crate) const ANSWER: u64 = 2;
+    pub(crate) const CONSOLE: u64 = 3;
+    pub(crate) const SERIAL: u64 = 4;
+    pub(crate) const BITS: u32 = 3;
+}
+
+/// Doorbells for machines that are not born yet, at most.
+pub(crate) const MAX_EARLY_DOORBELLS: usize = 4096;
+
+/// A family of machines.
+#[derive(Debug)]
+pub struct Family {
+    pub(crate) zygote: Zygote,
+    pub(crate) kvm: Kvm,
+    pub(crate) cpuid: Vec<CpuidEntry>,
+    pub(crate) store: LayerStore,
+    pub(crate) quota: Quota,
+    pub(crate) members: BTreeMap<u64, Member>,
+    /// The founder's, and so everybody's.
+    pub(crate) class: Option<Arc<VmClass>>,
+    pub(crate) numbers_by_pid: BTreeMap<u32, u64>,
+    pub(crate) next_number: u64,
+    pub(crate) operations: BTreeMap<OperationId, Operation>,
+    pub(crate) next_operation: OperationId,
+    pub(crate) events: VecDeque<FamilyEvent>,
+    pub(crate) early_doorbells: BTreeSet<u64>,
+    pub(crate) family_memory: Option<OwnedFd>,
+    pub(crate) epoll: OwnedFd,
+    /// Isolations that the host refused.
+    missing: Vec<(String, i32)>,
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
+}
+
+/// The zygote's first words.
+fn await_ready(socket: &SeqPacket) -> Result<Vec<(String, i32)>, StartError> {
+    let protocol = |reason: String| StartError::Protocol { reason };
+    let limits = ramet_process::Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 1 };
+    let message = match socket.recv(limits).map_err(|error| protocol(describe(&error)))? {
+        Received::Message(message) => message,
+        Received::EndOfStream => return Err(protocol("it ended".to_owned())),
+    };
+    match from_bytes(&message.bytes).map_err(|error| protocol(describe(&error)))? {
+        ZygoteReport::Ready { missing } => Ok(missing),
+        ZygoteReport::Failed { reason } => Err(StartError::Isolation { reason }),
+        other => Err(protocol(format!("it says {other:?}"))),
+    }
+}
+
+impl Family {
+    /// Starts a family: its zygote, and a place for its layers.
+    ///
+    /// # Errors
+    /// [`StartError`] says what the host lacks and what to do.
+    pub fn start(config: &Config) -> Result<Self, StartError> {
+        let kvm = Kvm::open().map_err(StartError::Kvm)?;
+        let zygote = Zygote::spawn(&config.program, &[OsStr::new(ZYGOTE_ARGUMENT)]).map_err(StartError::Zygote)?;
+        let cpuid = ramet_kvm::host_cpuid(&kvm).map_err(StartError::Cpuid)?;
+        // A low limit is an error only when it is met; the message then says what to do.
+        if let Err(error) = raise_descriptor_limit() {
+            tracing::warn!(error = describe(&error), "the limit of open files stays low");
+        }
+        let store = LayerStore::open(StoreConfig { limit_bytes: config.layer_limit_bytes });
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(StartError::Epoll)?;
+        let data = epoll::EventData::new_u64(token::ZYGOTE);
+        epoll::add(&epoll, zygote.socket.as_fd(), data, epoll::EventFlags::IN).map_err(StartError::Epoll)?;
+        let missing = await_ready(&zygote.socket)?;
+        for (name, errno) in &missing {
+            tracing::warn!(name, errno, "machines do without this isolation: the host refuses it");
+        }
+        Ok(Self {
+            zygote,
+            kvm,
+            cpuid,
+            store,
+            quota: Quota::new(config.limits, now_ns()),
+            members: BTreeMap::new(),
+            class: None,
+            numbers_by_pid: BTreeMap::new(),
+            next_number: 0,
+            operations: BTreeMap::new(),
+            next_operation: 0,
+            events: VecDeque::new(),
+            early_doorbells: BTreeSet::new(),
+            family_memory: None,
+            epoll,
+            missing,
+        })
+    }
+
+    /// Isolations that the host refused, with their errno; empty where machines are fully isolated.
+    pub fn missing_isolations(&self) -> &[(String, i32)] {
+        &self.missing
+    }
+
+    /// Where layers are kept, and why not in huge pages if they are not.
+    pub fn backing(&self) -> ramet_memory::Backing {
+        self.store.backing()
+    }
+
+    /// All machines that live, and those that died and were not forgotten.
+    pub fn members(&self) -> impl Iterator<Item = MemberInfo> + '_ {
+        self.members.values().map(|member| MemberInfo {
+            number: member.number,
+            parent: member.parent,
+            depth: member.depth,
+            pid: member.pid,
+            phase: member.phase(),
+        })
+    }
+
+    /// Process id of the zygote.
+    pub fn zygote_pid(&self) -> u32 {
+        self.zygote.process.id()
+    }
+
+    /// A descriptor that is readable when [`Self::step`] has something to do.
+    pub fn event_descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// The oldest event that was not yet taken.
+    pub fn next_event(&mut self) -> Option<FamilyEvent> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn alive(&self) -> u32 {
+        let alive = self.members.values().filter(|member| member.phase() != Phase::Dead).count();
+        u32::try_from(alive).unwrap_or(u32::MAX)
+    }
+
+    /// Serves what has happened, or waits for it at most this long. False if nothing happened.
+    pub fn step(&mut self, timeout: Duration) -> bool {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut ready = Vec::with_capacity(64);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => {
+                tracing::error!(%error, "events cannot be waited for");
+                return false;
+            }
+        }
+        let happened = !ready.is_empty();
+        for event in ready {
+            let data = event.data.u64();
+            let (kind, number) = (data & ((1 << token::BITS) - 1), data >> token::BITS);
+            match kind {
+                token::ZYGOTE => self.take_zygote_report(),
+                token::CONTROL => self.take_report(number),
+                token::ANSWER => self.take_answer(number),
+                token::CONSOLE => self.take_output(number, Terminal::Console),
+                token::SERIAL => self.take_output(number, Terminal::Serial),
+                _ => {}
+            }
+        }
+        happened
+    }
+}

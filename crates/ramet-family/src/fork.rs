@@ -1,0 +1,472 @@
+//! Forking: from outside, and as guests ask for it.
+
+use crate::birth::BearError;
+use crate::boot::{MAKE_TIMEOUT, random};
+use crate::describe;
+use crate::family::{Family, FamilyEvent, now_ns};
+use crate::lifecycle::{Event, Phase};
+use crate::member::Ram;
+use crate::operation::{Cause, Freeze, Operation, OperationId, Progress, Source};
+use crate::quota::QuotaError;
+use ramet_abi::guest_port::{ERROR_HOST, ERROR_NOT_PERMITTED, ERROR_QUOTA, ERROR_RATE, FORK_MAX_CHILDREN, FORK_PAUSED};
+use ramet_memory::LayeredMemory;
+use ramet_state::{Intent, NewIdentity, plan};
+use ramet_vmm::protocol::{BuildStamps, FreezeCause, Frozen, FrozenMemory, MemorySource, Order, to_bytes};
+use serde_bytes::ByteBuf;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// Layers of one machine, at most: their descriptors must fit one message. Beyond it deltas are put together.
+const MAX_LAYERS: usize = 64;
+
+/// Why nothing was forked.
+#[derive(Debug, thiserror::Error)]
+pub enum ForkError {
+    /// No such machine.
+    #[error("There is no machine {number}")]
+    Unknown {
+        /// Asked for.
+        number: u64,
+    },
+    /// It cannot be forked now.
+    #[error("Machine {number} is {phase:?}; only one that runs or is a template can be forked")]
+    NotForkable {
+        /// Machine.
+        number: u64,
+        /// Where it is.
+        phase: Phase,
+    },
+    /// Too many at once, or none.
+    #[error("{children} children asked for; 1 to {FORK_MAX_CHILDREN} can be forked at once")]
+    Children {
+        /// Asked for.
+        children: u32,
+    },
+    /// Limits.
+    #[error("The fork is not admitted")]
+    Quota(#[source] QuotaError),
+    /// A process.
+    #[error("Child {number} cannot be made; the parent goes on")]
+    Bear {
+        /// Its number.
+        number: u64,
+        /// Why.
+        #[source]
+        source: BearError,
+    },
+    /// The parent.
+    #[error("Machine {number} could not be frozen: {reason}")]
+    Freeze {
+        /// Machine.
+        number: u64,
+        /// Why.
+        reason: String,
+    },
+    /// It took too long.
+    #[error("The children of machine {number} were not there after {seconds} s; the host may be overloaded")]
+    Timeout {
+        /// The parent.
+        number: u64,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+}
+
+/// What became of a child.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildOutcome {
+    /// Its number.
+    pub number: u64,
+    /// When what was done in its process, or why it does not exist.
+    pub result: Result<BuildStamps, String>,
+}
+
+/// What a fork made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForkOutcome {
+    /// One per child that was asked for; some may have failed, which harms neither the parent nor the others.
+    pub children: Vec<ChildOutcome>,
+    /// How long the parent's vCPUs were stopped; 0 for a template.
+    pub pause_ns: u64,
+    /// Host's time-stamp counter when the request was received.
+    pub requested_tsc: u64,
+}
+
+impl Family {
+    /// Forks a machine and waits until its children run, or are held before their first instruction if `paused`.
+    ///
+    /// # Errors
+    /// [`ForkError`] if there are no children at all; what befalls single ones is in their outcome.
+    pub fn fork(&mut self, parent: u64, children: u32, paused: bool) -> Result<ForkOutcome, ForkError> {
+        let requested_tsc = ramet_kvm::read_tsc();
+        let number = parent;
+        let member = self.members.get(&parent).ok_or(ForkError::Unknown { number })?;
+        if !member.phase().is_forkable() {
+            return Err(ForkError::NotForkable { number, phase: member.phase() });
+        }
+        if children == 0 || children > FORK_MAX_CHILDREN {
+            return Err(ForkError::Children { children });
+        }
+        self.quota.admit(self.alive(), children).map_err(ForkError::Quota)?;
+        let operation = self.begin(parent, children, Cause::Outside, paused, requested_tsc)?;
+        let deadline = Instant::now() + MAKE_TIMEOUT;
+        while self.operations.get(&operation).is_some_and(|operation| !operation.is_over()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                self.abandon(operation, "it took too long");
+                return Err(ForkError::Timeout { number, seconds: MAKE_TIMEOUT.as_secs() });
+            }
+            self.step(left);
+        }
+        let Some(over) = self.operations.remove(&operation) else { return Err(ForkError::Unknown { number }) };
+        if let Freeze::Failed(reason) = over.freeze {
+            return Err(ForkError::Freeze { number, reason });
+        }
+        let result = |number: u64, progress: Progress| match progress {
+            Progress::Failed(reason) => Err(reason),
+            _ => Ok(self.members.get(&number).and_then(|member| member.stamps).unwrap_or_default()),
+        };
+        let children = over.children.into_iter();
+        let children =
+            children.map(|(number, progress)| ChildOutcome { number, result: result(number, progress) }).collect();
+        Ok(ForkOutcome { children, pause_ns: over.pause_ns, requested_tsc })
+    }
+
+    pub(crate) fn new_operation(&mut self, operation: Operation) -> OperationId {
+        let id = self.next_operation;
+        self.next_operation += 1;
+        self.operations.insert(id, operation);
+        id
+    }
+
+    /// Sends for the children and, from outside, for the parent's freeze.
+    fn begin(
+        &mut self,
+        parent: u64,
+        children: u32,
+        cause: Cause,
+        paused: bool,
+        requested_tsc: u64,
+    ) -> Result<OperationId, ForkError> {
+        let unknown = ForkError::Unknown { number: parent };
+        let Some(class) = self.class.clone() else { return Err(unknown) };
+        let Some(member) = self.members.get(&parent) else { return Err(unknown) };
+        let depth = member.depth.saturating_add(1);
+        let first = self.next_number;
+        self.next_number += u64::from(children);
+        let numbers = first..self.next_number;
+        let operation = self.new_operation(Operation {
+            parent,
+            cause,
+            paused,
+            children: numbers.clone().map(|number| (number, Progress::Bearing)).collect::<BTreeMap<_, _>>(),
+            freeze: self.freeze_source(parent),
+            pause_ns: 0,
+            requested_tsc,
+        });
+        // The children are born while the parent is frozen.
+        for number in numbers {
+            if let Err(source) = self.bear(number, parent, depth, &class, operation) {
+                self.abandon(operation, "a sibling could not be made");
+                return Err(ForkError::Bear { number, source });
+            }
+        }
+        if cause == Cause::Outside
+            && matches!(self.operations.get(&operation), Some(Operation { freeze: Freeze::NotYet, .. }))
+        {
+            self.order_freeze(parent, operation, &Order::Freeze { template: false });
+        }
+        Ok(operation)
+    }
+
+    /// A template's state and memory are there already.
+    fn freeze_source(&self, parent: u64) -> Freeze {
+        match self.members.get(&parent) {
+            Some(member) => match (&member.template, &member.ram) {
+                (Some(state), Ram::Layered(memory)) => {
+                    Freeze::Done(Source { state: state.clone(), memory: memory.clone() })
+                }
+                _ => Freeze::NotYet,
+            },
+            None => Freeze::Failed("the parent is gone".to_owned()),
+        }
+    }
+
+    fn order_freeze(&mut self, parent: u64, operation: OperationId, order: &Order) {
+        let outcome = self.members.get(&parent).ok_or_else(|| "the parent is gone".to_owned()).and_then(|member| {
+            let bytes = to_bytes(order).map_err(|error| describe(&error))?;
+            let founder: Vec<BorrowedFd<'_>> = match &member.ram {
+                Ram::Founder(file) => vec![file.read_only()],
+                Ram::Layered(_) | Ram::Nothing => vec![],
+            };
+            member.control.send(&bytes, &founder).map_err(|error| describe(&error))
+        });
+        match outcome {
+            Ok(()) => {
+                let Some(member) = self.members.get_mut(&parent) else { return };
+                member.freezes.push_back(operation);
+                if member.freezes.len() == 1 {
+                    self.note(parent, Event::FreezeSent);
+                }
+                self.set_freeze(operation, Freeze::Awaited);
+            }
+            Err(reason) => self.freeze_failed(operation, &reason),
+        }
+    }
+
+    fn set_freeze(&mut self, operation: OperationId, freeze: Freeze) {
+        if let Some(operation) = self.operations.get_mut(&operation) {
+            operation.freeze = freeze;
+        }
+    }
+
+    pub(crate) fn freeze_failed(&mut self, operation: OperationId, reason: &str) {
+        self.set_freeze(operation, Freeze::Failed(reason.to_owned()));
+        self.abandon(operation, reason);
+    }
+
+    /// Ends all children of an operation that are not built yet.
+    fn abandon(&mut self, operation: OperationId, reason: &str) {
+        let Some(state) = self.operations.get(&operation) else { return };
+        let unfinished = |(_, progress): &(&u64, &Progress)| !matches!(progress, Progress::Built | Progress::Failed(_));
+        let numbers: Vec<u64> = state.children.iter().filter(unfinished).map(|(number, _)| *number).collect();
+        for number in numbers {
+            self.give_up(number, reason);
+            self.child_failed(operation, number, reason);
+        }
+    }
+
+    pub(crate) fn child_failed(&mut self, operation: OperationId, number: u64, reason: &str) {
+        let Some(state) = self.operations.get_mut(&operation) else { return };
+        if let Some(progress) = state.children.get_mut(&number)
+            && !matches!(progress, Progress::Failed(_))
+        {
+            *progress = Progress::Failed(reason.to_owned());
+            self.advance(operation);
+        }
+    }
+
+    pub(crate) fn child_progressed(&mut self, operation: OperationId, number: u64, progress: Progress) {
+        let Some(state) = self.operations.get_mut(&operation) else { return };
+        if let Some(slot) = state.children.get_mut(&number) {
+            *slot = progress;
+            self.advance(operation);
+        }
+    }
+
+    /// Does what can be done now.
+    fn advance(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        if operation.cause == Cause::Guest && matches!(operation.freeze, Freeze::NotYet) {
+            self.advance_permit(id);
+            return;
+        }
+        let Freeze::Done(source) = &operation.freeze else { return };
+        let blank = |(_, progress): &(&u64, &Progress)| **progress == Progress::Blank;
+        let numbers: Vec<u64> = operation.children.iter().filter(blank).map(|(number, _)| *number).collect();
+        if !numbers.is_empty() {
+            let (source, paused) = (source.clone(), operation.paused);
+            for number in numbers {
+                match self.build(number, &source, paused) {
+                    Ok(()) => self.mark_building(id, number),
+                    Err(reason) => self.give_up(number, &reason),
+                }
+            }
+        }
+        self.conclude_guest_fork(id);
+    }
+
+    fn mark_building(&mut self, id: OperationId, number: u64) {
+        self.note(number, Event::BuildSent);
+        if let Some(operation) = self.operations.get_mut(&id) {
+            operation.children.insert(number, Progress::Building);
+        }
+    }
+
+    /// A guest's fork is permitted when all children are there, and refused if one cannot be had.
+    fn advance_permit(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        let parent = operation.parent;
+        if let Some(reason) = operation.first_failure() {
+            let reason = reason.to_owned();
+            self.refuse(parent, ERROR_HOST, &reason);
+            self.freeze_failed(id, &reason);
+            self.operations.remove(&id);
+        } else if operation.all_blank() {
+            let first = operation.children.keys().next().copied().unwrap_or(0);
+            self.order_freeze(parent, id, &Order::Permit { first });
+        }
+    }
+
+    fn conclude_guest_fork(&mut self, id: OperationId) {
+        let over = self.operations.get(&id).is_some_and(|state| state.cause == Cause::Guest && state.is_over());
+        if over && let Some(operation) = self.operations.remove(&id) {
+            let first = operation.children.keys().next().copied().unwrap_or(0);
+            let built = operation.children.values().filter(|progress| **progress == Progress::Built).count();
+            let children = u32::try_from(built).unwrap_or(u32::MAX);
+            self.events.push_back(FamilyEvent::GuestForked { parent: operation.parent, first, children });
+        }
+    }
+
+    fn build(&self, number: u64, source: &Source, paused: bool) -> Result<(), String> {
+        let generation = random().map_err(|error| describe(&error))?;
+        let entropy: [u8; 64] = random().map_err(|error| describe(&error))?;
+        let intent = Intent::Fork(NewIdentity { number, generation });
+        let plan = plan(&source.state, &intent).map_err(|error| describe(&error))?;
+        let (layers, descriptors): (Vec<_>, Vec<_>) = source.memory.descriptors().unzip();
+        let memory = MemorySource::Layers { map: source.memory.map().clone(), layers };
+        let order = Order::Build { plan: Box::new(plan), memory, entropy: ByteBuf::from(entropy), paused };
+        let bytes = to_bytes(&order).map_err(|error| describe(&error))?;
+        let member = self.members.get(&number).ok_or("it is gone")?;
+        member.control.send(&bytes, &descriptors).map_err(|error| describe(&error))
+    }
+
+    /// A guest calls fork().
+    pub(crate) fn guest_asks_fork(&mut self, parent: u64, children: u32, flags: u32) {
+        let requested_tsc = ramet_kvm::read_tsc();
+        if children == 0 || children > FORK_MAX_CHILDREN || flags & !FORK_PAUSED != 0 {
+            // Its own device refuses these: the process does not say what its guest said.
+            self.kill(parent);
+            return;
+        }
+        if let Err(error) = self.quota.admit_guest(self.alive(), children, now_ns()) {
+            let code = match error {
+                QuotaError::NotGranted => ERROR_NOT_PERMITTED,
+                QuotaError::Machines { .. } => ERROR_QUOTA,
+                QuotaError::Rate { .. } => ERROR_RATE,
+            };
+            self.refuse(parent, code, &describe(&error));
+            return;
+        }
+        if let Err(error) = self.begin(parent, children, Cause::Guest, flags & FORK_PAUSED != 0, requested_tsc) {
+            self.refuse(parent, ERROR_HOST, &describe(&error));
+        }
+    }
+
+    /// A guest becomes a template; that takes no machine, so no quota.
+    pub(crate) fn guest_asks_ready(&mut self, parent: u64) {
+        let operation = self.new_operation(Operation {
+            parent,
+            cause: Cause::Guest,
+            paused: false,
+            children: BTreeMap::new(),
+            freeze: Freeze::NotYet,
+            pause_ns: 0,
+            requested_tsc: ramet_kvm::read_tsc(),
+        });
+        self.order_freeze(parent, operation, &Order::Permit { first: 0 });
+    }
+
+    fn refuse(&mut self, parent: u64, code: u32, reason: &str) {
+        self.events.push_back(FamilyEvent::GuestForkRefused { parent, reason: reason.to_owned() });
+        if let (Ok(bytes), Some(member)) = (to_bytes(&Order::Refuse { code }), self.members.get(&parent))
+            && let Err(error) = member.control.send(&bytes, &[])
+        {
+            tracing::warn!(parent, error = describe(&error), "a machine cannot be told that its fork is refused");
+        }
+    }
+
+    /// A machine reports its freeze.
+    pub(crate) fn take_frozen(&mut self, number: u64, frozen: Frozen, delta: Option<OwnedFd>) {
+        let Some(operation) = self.members.get_mut(&number).and_then(|member| member.freezes.pop_front()) else {
+            self.give_up(number, "its process reports a freeze that nobody asked for");
+            return;
+        };
+        let template = frozen.template;
+        let (cause, pause_ns) = (frozen.cause, frozen.pause_ns);
+        match self.adopt(number, &frozen, delta) {
+            Ok(memory) => {
+                let source = Source { state: frozen.state, memory };
+                if template && let Some(member) = self.members.get_mut(&number) {
+                    member.template = Some(source.state.clone());
+                }
+                if let Some(state) = self.operations.get_mut(&operation) {
+                    state.pause_ns = pause_ns;
+                    state.freeze = Freeze::Done(source);
+                }
+                self.after_freeze(number, template);
+                if cause == FreezeCause::GuestReady {
+                    self.operations.remove(&operation);
+                    self.events.push_back(FamilyEvent::Ready { number });
+                } else {
+                    self.advance(operation);
+                }
+            }
+            Err(reason) => {
+                // What it wrote is lost to its descendants: it cannot be forked any more, and must not run on as if.
+                self.freeze_failed(operation, &reason);
+                self.give_up(number, &format!("its frozen memory is refused: {reason}"));
+            }
+        }
+    }
+
+    /// A machine could not be frozen, and goes on.
+    pub(crate) fn take_not_frozen(&mut self, number: u64, reason: &str) {
+        if let Some(operation) = self.members.get_mut(&number).and_then(|member| member.freezes.pop_front()) {
+            self.freeze_failed(operation, reason);
+            self.operations.retain(|id, state| *id != operation || state.cause == Cause::Outside);
+            self.after_freeze(number, false);
+        }
+    }
+
+    fn after_freeze(&mut self, number: u64, template: bool) {
+        let waiting = self.members.get(&number).is_some_and(|member| !member.freezes.is_empty());
+        if template {
+            self.note(number, Event::BecameTemplate);
+        } else if !waiting {
+            self.note(number, Event::Thawed);
+        }
+    }
+
+    /// Makes a node of what a machine's process hands over; everything in it is untrusted.
+    fn adopt(&mut self, number: u64, frozen: &Frozen, delta: Option<OwnedFd>) -> Result<LayeredMemory, String> {
+        let class = self.class.clone().ok_or("it is gone")?;
+        if frozen.state.class != *class || frozen.state.identity.number != number {
+            return Err("its state is not this machine's".to_owned());
+        }
+        let member = self.members.get_mut(&number).ok_or("it is gone")?;
+        let memory = match (std::mem::replace(&mut member.ram, Ram::Nothing), &frozen.memory) {
+            (Ram::Founder(file), FrozenMemory::Flat { holes }) => {
+                let published = self.store.publish(file).map_err(|error| describe(&error))?;
+                LayeredMemory::founded(published, holes).map_err(|error| describe(&error))?
+            }
+            (Ram::Layered(below), FrozenMemory::Delta { pages, runs }) => {
+                let layer = match delta {
+                    Some(delta) if *pages > 0 => {
+                        Some(self.store.adopt_delta(delta, *pages).map_err(|error| describe(&error))?)
+                    }
+                    _ => None,
+                };
+                below.with_delta(layer, runs).map_err(|error| describe(&error))?
+            }
+            _ => return Err("it reports a kind of memory that it does not have".to_owned()),
+        };
+        let memory = if memory.layers().len() > MAX_LAYERS {
+            self.store.consolidate(&memory).map_err(|error| describe(&error))?
+        } else {
+            memory
+        };
+        member.ram = Ram::Layered(memory.clone());
+        Ok(memory)
+    }
+
+    /// A child is built on what its parent was frozen as.
+    pub(crate) fn settle_ram(&mut self, number: u64, operation: OperationId) {
+        let Some(Operation { freeze: Freeze::Done(source), .. }) = self.operations.get(&operation) else { return };
+        let memory = source.memory.clone();
+        if let Some(member) = self.members.get_mut(&number) {
+            member.ram = Ram::Layered(memory);
+        }
+    }
+
+    /// The layers' descriptors, for tests that look at who holds what.
+    pub fn layer_descriptors(&self) -> Vec<std::os::fd::RawFd> {
+        use std::os::fd::AsRawFd;
+        let layered = self.members.values().filter_map(|member| match &member.ram {
+            Ram::Layered(memory) => Some(memory),
+            Ram::Founder(_) | Ram::Nothing => None,
+        });
+        layered.flat_map(|memory| memory.layers().map(|layer| layer.as_fd().as_raw_fd()).collect::<Vec<_>>()).collect()
+    }
+}

@@ -1,0 +1,344 @@
+//! A machine's process: born blank, it receives a state, runs it, and follows orders.
+//!
+//! ```text
+//!   live --Birth--> Blank (threads, then the filter) --Build--> Running <--> Held
+//!                                                                 |            |
+//!                                                                 +--> ended <-+
+//! ```
+//!
+//! One thread does everything but run vCPUs: it waits for orders, for devices' descriptors and for vCPU events. The
+//! process ends when its control socket does.
+
+use crate::filter::Filter;
+use crate::protocol::{
+    BuildStamps, FreezeCause, Frozen, FrozenMemory, MAX_MESSAGE_BYTES, MemorySource, Order, Report, from_bytes,
+    to_bytes,
+};
+use ramet_abi::guest_port::{ERROR_BIT, ERROR_HOST};
+use ramet_devices::GuestCall;
+use ramet_kvm::{HostModel, read_tsc};
+use ramet_machine::{Blank, BlankResources, Caller, Machine, Paused, Ram, VcpuEvent};
+use ramet_memory::Tracker;
+use ramet_process::socket::DESCRIPTORS_MAX;
+use ramet_process::{Limits, Received, SeqPacket, exit_now};
+use rustix::event::{PollFd, PollFlags, poll};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// What the zygote leaves to its child.
+pub(crate) struct Birthright<'a> {
+    pub(crate) kvm: OwnedFd,
+    pub(crate) model: &'a HostModel,
+    pub(crate) filter: &'a Filter,
+    pub(crate) tracker: Tracker,
+    /// Time stamps.
+    pub(crate) born: u64,
+    pub(crate) confined: u64,
+}
+
+/// Exit status of a process that could not go on and has said so.
+const FAILED: i32 = 70;
+
+/// Whatever ends the process.
+type Failure = Box<dyn std::error::Error>;
+
+fn describe(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn send(control: &SeqPacket, report: &Report, descriptors: &[BorrowedFd<'_>]) -> Result<(), Failure> {
+    Ok(control.send(&to_bytes(report)?, descriptors)?)
+}
+
+/// Says what went wrong, and gives the exit status.
+pub(crate) fn fail(control: &SeqPacket, stage: &str, reason: String) -> i32 {
+    // If the supervisor is gone nobody wants to know.
+    let _sent = send(control, &Report::Failed { stage: stage.to_owned(), reason }, &[]);
+    FAILED
+}
+
+fn next_order(control: &SeqPacket) -> Result<Option<(Order, Vec<OwnedFd>)>, Failure> {
+    match control.recv(Limits { bytes: MAX_MESSAGE_BYTES, descriptors: DESCRIPTORS_MAX })? {
+        Received::Message(message) => Ok(Some((from_bytes(&message.bytes)?, message.descriptors))),
+        Received::EndOfStream => Ok(None),
+    }
+}
+
+/// A panic in any thread ends the machine, and says so: nobody reads its standard error.
+fn end_by_panic(control: &Arc<SeqPacket>) {
+    let control = Arc::clone(control);
+    std::panic::set_hook(Box::new(move |panic| {
+        exit_now(fail(&control, "panic", format!("the monitor failed an assertion: {panic}")));
+    }));
+}
+
+/// The whole life; the exit status.
+pub(crate) fn live(control: SeqPacket, birthright: Birthright<'_>) -> i32 {
+    let control = Arc::new(control);
+    end_by_panic(&control);
+    let (born, confined) = (birthright.born, birthright.confined);
+    let mut stamps = BuildStamps { born, confined, ..BuildStamps::default() };
+    let blank = match be_blank(&control, birthright, &mut stamps) {
+        Ok(Some(blank)) => blank,
+        Ok(None) => return 0,
+        Err(error) => return fail(&control, "create", describe(error.as_ref())),
+    };
+    match be_built(&control, blank, stamps) {
+        Ok(Some(mut life)) => match life.serve() {
+            Ok(status) => status,
+            Err(error) => fail(&control, "run", describe(error.as_ref())),
+        },
+        Ok(None) => 0,
+        Err(error) => fail(&control, "build", describe(error.as_ref())),
+    }
+}
+
+fn be_blank(
+    control: &SeqPacket,
+    birthright: Birthright<'_>,
+    stamps: &mut BuildStamps,
+) -> Result<Option<Blank>, Failure> {
+    let Some((order, descriptors)) = next_order(control)? else { return Ok(None) };
+    let Order::Birth { class } = order else { return Err("the first order is not a birth".into()) };
+    let resources = BlankResources::from_descriptors(&class, descriptors)?;
+    let blank = Blank::create(birthright.kvm, birthright.model, class, resources, birthright.tracker)?;
+    stamps.created = read_tsc();
+    birthright.filter.install()?;
+    stamps.blank = read_tsc();
+    send(control, &Report::Blank, &[])?;
+    Ok(Some(blank))
+}
+
+fn be_built<'a>(control: &'a SeqPacket, blank: Blank, mut stamps: BuildStamps) -> Result<Option<Life<'a>>, Failure> {
+    let (plan, memory, entropy, paused, descriptors) = match next_order(control)? {
+        None | Some((Order::End, _)) => return Ok(None),
+        Some((Order::Build { plan, memory, entropy, paused }, descriptors)) => {
+            (plan, memory, entropy, paused, descriptors)
+        }
+        Some(_) => return Err("the second order is not to build".into()),
+    };
+    stamps.ordered = read_tsc();
+    let ram = match memory {
+        MemorySource::Founder => Ram::founder(descriptors)?,
+        MemorySource::Layers { map, layers } => Ram::layers(map, layers, descriptors)?,
+    };
+    let machine = blank.build(*plan, ram, &entropy, &mut |stage| match stage {
+        ramet_machine::Stage::Mapped => stamps.mapped = read_tsc(),
+        ramet_machine::Stage::Restored => stamps.restored = read_tsc(),
+    })?;
+    let state = if paused {
+        State::Held(machine)
+    } else {
+        stamps.released = read_tsc();
+        State::Running(machine.resume()?)
+    };
+    send(control, &Report::Built { stamps }, &[])?;
+    Ok(Some(Life { control, state, asked: VecDeque::new(), done: false }))
+}
+
+/// Where a built machine is.
+enum State {
+    Running(Machine),
+    Held(Paused),
+    /// Only while one becomes the other.
+    Changing,
+}
+
+/// A guest's call that waits for the supervisor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    vcpu: u8,
+    call: GuestCall,
+}
+
+/// A built machine and its orders.
+struct Life<'a> {
+    control: &'a SeqPacket,
+    state: State,
+    asked: VecDeque<Asked>,
+    /// The guest has said done or exit: nothing lets it run again.
+    done: bool,
+}
+
+impl Life<'_> {
+    /// Serves until the machine ends; the exit status.
+    fn serve(&mut self) -> Result<i32, Failure> {
+        loop {
+            let (orders, devices) = self.wait()?;
+            if devices && let State::Running(machine) = &mut self.state {
+                machine.serve_devices()?;
+            }
+            if let Some(status) = self.take_guest_events()? {
+                return Ok(status);
+            }
+            if orders && !self.take_order()? {
+                return Ok(0);
+            }
+        }
+    }
+
+    /// Waits for an order or for the machine; which of them there is.
+    fn wait(&self) -> Result<(bool, bool), Failure> {
+        let control = PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN);
+        let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        match &self.state {
+            State::Running(machine) => {
+                let mut wanted = [control, PollFd::from_borrowed_fd(machine.wake_descriptor(), PollFlags::IN)];
+                match poll(&mut wanted, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => Ok((ready(&wanted[0]), ready(&wanted[1]))),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            State::Held(_) | State::Changing => {
+                let mut wanted = [control];
+                match poll(&mut wanted, None) {
+                    Ok(_) | Err(rustix::io::Errno::INTR) => Ok((ready(&wanted[0]), false)),
+                    Err(error) => Err(error.into()),
+                }
+            }
+        }
+    }
+
+    /// What vCPUs have to say; an exit status if the machine ends by it.
+    fn take_guest_events(&mut self) -> Result<Option<i32>, Failure> {
+        loop {
+            let State::Running(machine) = &mut self.state else { return Ok(None) };
+            let Some((vcpu, event)) = machine.next_event() else { return Ok(None) };
+            match event {
+                VcpuEvent::Call(call) => {
+                    if let Some(status) = self.take_call(vcpu, call)? {
+                        return Ok(Some(status));
+                    }
+                }
+                VcpuEvent::Failed(failure) => return Err(Box::new(failure)),
+            }
+        }
+    }
+
+    fn take_call(&mut self, vcpu: u8, call: GuestCall) -> Result<Option<i32>, Failure> {
+        match call {
+            GuestCall::Fork { children, flags } => {
+                self.asked.push_back(Asked { vcpu, call });
+                send(self.control, &Report::AskFork { children, flags }, &[])?;
+            }
+            GuestCall::Ready => {
+                self.asked.push_back(Asked { vcpu, call });
+                send(self.control, &Report::AskReady, &[])?;
+            }
+            GuestCall::Mark(value) => send(self.control, &Report::Mark { value, tsc: read_tsc() }, &[])?,
+            GuestCall::Doorbell(number) => {
+                send(self.control, &Report::Doorbell { number: number.into() }, &[])?;
+            }
+            GuestCall::Done(status) => {
+                self.hold()?;
+                self.done = true;
+                send(self.control, &Report::Done { status }, &[])?;
+            }
+            GuestCall::Exit(status) => {
+                send(self.control, &Report::Exit { status: status.into() }, &[])?;
+                return Ok(Some(0));
+            }
+        }
+        Ok(None)
+    }
+
+    fn hold(&mut self) -> Result<(), Failure> {
+        self.state = match std::mem::replace(&mut self.state, State::Changing) {
+            State::Running(machine) => State::Held(machine.pause()?),
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// False when the machine shall end.
+    fn take_order(&mut self) -> Result<bool, Failure> {
+        let Some((order, descriptors)) = next_order(self.control)? else { return Ok(false) };
+        let founder = descriptors.into_iter().next();
+        match order {
+            Order::Freeze { template } => {
+                let cause = FreezeCause::Ordered;
+                self.freeze(Caller::None, founder, template, cause)?;
+            }
+            Order::Permit { first } => match self.asked.pop_front() {
+                Some(Asked { vcpu, call: GuestCall::Fork { .. } }) => {
+                    self.freeze(Caller::Fork { vcpu, first }, founder, false, FreezeCause::GuestFork)?;
+                }
+                Some(Asked { vcpu, .. }) => {
+                    self.freeze(Caller::Ready { vcpu }, founder, true, FreezeCause::GuestReady)?;
+                }
+                None => return Err("a permit came for nothing that was asked".into()),
+            },
+            Order::Refuse { code } => {
+                if let (Some(asked), State::Running(machine)) = (self.asked.pop_front(), &mut self.state) {
+                    machine.answer(asked.vcpu, ERROR_BIT | code)?;
+                }
+            }
+            Order::Pause => {
+                self.hold()?;
+                send(self.control, &Report::Paused, &[])?;
+            }
+            Order::Resume if self.done => return Err("a machine that is done cannot be resumed".into()),
+            Order::Resume => {
+                self.state = match std::mem::replace(&mut self.state, State::Changing) {
+                    State::Held(machine) => State::Running(machine.resume()?),
+                    other => other,
+                };
+                send(self.control, &Report::Resumed, &[])?;
+            }
+            Order::End => return Ok(false),
+            Order::Birth { .. } | Order::Build { .. } => return Err("a machine is built only once".into()),
+        }
+        Ok(true)
+    }
+
+    fn freeze(
+        &mut self,
+        caller: Caller,
+        founder: Option<OwnedFd>,
+        template: bool,
+        cause: FreezeCause,
+    ) -> Result<(), Failure> {
+        let machine = match std::mem::replace(&mut self.state, State::Changing) {
+            State::Running(machine) => machine,
+            other => {
+                self.state = other;
+                let reason = "the machine is held: resume it first".to_owned();
+                return send(self.control, &Report::NotFrozen { reason }, &[]);
+            }
+        };
+        let (paused, outcome) = machine.freeze(caller, founder)?;
+        let refused = outcome.is_err();
+        let stays = template && !refused;
+        self.state = if stays {
+            State::Held(paused)
+        } else {
+            let value = match caller {
+                Caller::Fork { first, .. } if !refused => u32::try_from(first).unwrap_or(ERROR_BIT | ERROR_HOST),
+                _ => ERROR_BIT | ERROR_HOST,
+            };
+            State::Running(paused.resume_caller(caller, value)?)
+        };
+        let frozen = match outcome {
+            Ok(frozen) => frozen,
+            Err(error) => return send(self.control, &Report::NotFrozen { reason: describe(&error) }, &[]),
+        };
+        let pause_ns = u64::try_from(frozen.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let (state, memory) = frozen.finish()?;
+        let (memory, delta) = match memory {
+            ramet_machine::FrozenMemory::Flat { holes } => (FrozenMemory::Flat { holes }, None),
+            ramet_machine::FrozenMemory::Delta(delta) => {
+                (FrozenMemory::Delta { pages: delta.pages, runs: delta.runs }, delta.file)
+            }
+        };
+        let report = Report::Frozen(Frozen { state, memory, cause, template: stays, pause_ns });
+        let descriptors: Vec<_> = delta.iter().map(AsFd::as_fd).collect();
+        send(self.control, &report, &descriptors)
+    }
+}
