@@ -1,3 +1,5 @@
+//! The page's layout. What a machine sees of it is tested in `tests/conformance`.
+
 use super::MachineIdentity;
 use super::registers::HOST_BYTES;
 use ramet_abi::clone_page::{ENTROPY_AT, ENTROPY_BYTES, FIRST_INSTRUCTION_TSC_AT, GENERATION_AT, NUMBER_AT};

@@ -1,3 +1,5 @@
+//! The registers alone. Calls through the bus are tested in `tests/conformance`.
+
 use super::registers::{GuestCall, Registers};
 use proptest::prelude::*;
 use ramet_abi::guest_port::{FORK_MAX_CHILDREN, FORK_PAUSED, PORTS};

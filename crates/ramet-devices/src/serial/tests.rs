@@ -1,3 +1,5 @@
+//! What the UART's registers can be. Traffic is tested in `tests/conformance`.
+
 use super::registers::is_interrupt_pending;
 use super::state::Registers;
 use proptest::prelude::*;

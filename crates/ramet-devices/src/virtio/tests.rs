@@ -1,3 +1,5 @@
+//! Descriptor chains. Broken rings are tested in `tests/conformance`, with a device behind them.
+
 use super::chain::{Chain, ChainError, Direction};
 use super::device::{Budget, QueueAccess, ServeError};
 use proptest::prelude::*;

@@ -1,3 +1,5 @@
+//! Configuration space. Queues are tested in `tests/conformance`.
+
 use super::config::{Size, emergency_character, read};
 use proptest::prelude::*;
 

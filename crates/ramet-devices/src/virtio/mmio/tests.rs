@@ -1,3 +1,5 @@
+//! The registers alone, and states that no driver leads to. Drivers are tested in `tests/conformance`.
+
 use super::VirtioMmio;
 use super::registers::{Effect, QueueRegisters, Registers};
 use super::state::{QueuePosition, Saved};

@@ -1,3 +1,5 @@
+//! The entropy alone. Requests are tested in `tests/conformance`.
+
 use super::worker::{REQUEST_MAX_BYTES, fill};
 
 #[test]
