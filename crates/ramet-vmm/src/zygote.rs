@@ -14,7 +14,7 @@ use crate::protocol::{Bear, MAX_MESSAGE_BYTES, ZygoteReport, from_bytes, to_byte
 use ramet_kvm::{HostModel, Kvm, host_cpuid};
 use ramet_memory::Tracker;
 use ramet_process::isolation::Obtained;
-use ramet_process::signals::{SignalFd, own_pidfd};
+use ramet_process::signals::{MaskGuard, SignalFd, own_pidfd};
 use ramet_process::{
     Confinement, Credentials, Forked, HostDescriptors, Limits, Namespaces, Received, SeqPacket, claim_inherited_socket,
     exit_now, fork_process, isolate_zygote, reap_children,
@@ -78,6 +78,8 @@ struct Nursery<'a> {
 }
 
 fn serve(socket: &SeqPacket) -> Result<(), Failure> {
+    // For good: children do not mind, they have none.
+    MaskGuard::block(&[Signal::CHILD])?.keep();
     let signals = SignalFd::new(&[Signal::CHILD])?;
     let (isolation, host) = isolate_zygote()?;
     let kvm = Kvm::from_fd(host.open_kvm()?)?;
