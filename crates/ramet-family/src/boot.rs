@@ -152,7 +152,6 @@ impl Family {
             return Err(BootError::HostMemory { bytes: class.memory_bytes, available });
         }
         let number = self.next_number;
-        let requested_tsc = ramet_kvm::read_tsc();
         if spec.family_bytes > 0 {
             let memory = ramet_memory::create_sealed_memfd(spec.family_bytes)
                 .map_err(|error| BootError::Machine { reason: describe(&error) })?;
@@ -165,7 +164,6 @@ impl Family {
             children: BTreeMap::from([(number, Progress::Bearing)]),
             freeze: Freeze::Awaited,
             pause_ns: 0,
-            requested_tsc,
         });
         self.class = Some(Arc::new(class.clone()));
         // The process is born while the kernel is loaded.
@@ -193,7 +191,6 @@ impl Family {
         let generation = random().map_err(BootError::Random)?;
         let intent = Intent::Boot(NewIdentity { number, generation });
         let built = plan(&loaded.state, &intent).map_err(BootError::Plan)?;
-        self.await_phase(number, Phase::Blank)?;
         self.send_founder(number, built, &file)?;
         if let Some(member) = self.members.get_mut(&number) {
             member.ram = Ram::Founder(file.finish());

@@ -5,12 +5,12 @@ use crate::member::Member;
 use crate::operation::{Operation, OperationId};
 use crate::quota::{Limits, Quota};
 use crate::{ZYGOTE_ARGUMENT, describe};
-use ramet_kvm::{Kvm, OpenError};
+use ramet_kvm::{HostModel, Kvm, ModelError, OpenError};
 use ramet_memory::{LayerStore, StoreConfig};
 use ramet_process::limits::raise_descriptor_limit;
-use ramet_process::{Exit, Received, SeqPacket, Zygote, ZygoteError};
+use ramet_process::{Exit, SeqPacket, Zygote, ZygoteError};
 use ramet_state::{CpuidEntry, VmClass};
-use ramet_vmm::protocol::{MAX_MESSAGE_BYTES, ZygoteReport, from_bytes};
+use ramet_vmm::protocol::{Model, to_bytes};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -47,15 +47,12 @@ pub enum StartError {
     /// Its CPUID.
     #[error("KVM does not say what guests may see of the processor")]
     Cpuid(#[source] ramet_kvm::CpuidError),
+    /// What its vCPUs are like.
+    #[error("KVM does not run a machine: run \"ramet doctor\"")]
+    Model(#[source] ModelError),
     /// The zygote.
     #[error("The zygote cannot be started")]
     Zygote(#[source] ZygoteError),
-    /// The zygote cannot isolate itself.
-    #[error("The zygote cannot serve: {reason}")]
-    Isolation {
-        /// What it says.
-        reason: String,
-    },
     /// The zygote is not as expected.
     #[error("The zygote does not answer as it should: {reason}")]
     Protocol {
@@ -170,7 +167,6 @@ pub(crate) const MAX_EARLY_DOORBELLS: usize = 4096;
 #[derive(Debug)]
 pub struct Family {
     pub(crate) zygote: Zygote,
-    pub(crate) kvm: Kvm,
     pub(crate) cpuid: Vec<CpuidEntry>,
     pub(crate) store: LayerStore,
     pub(crate) quota: Quota,
@@ -185,8 +181,8 @@ pub struct Family {
     pub(crate) early_doorbells: BTreeSet<u64>,
     pub(crate) family_memory: Option<OwnedFd>,
     pub(crate) epoll: OwnedFd,
-    /// Isolations that the host refused.
-    missing: Vec<(String, i32)>,
+    /// Isolations that the host refused; `None` until the zygote has said so.
+    pub(crate) missing: Option<Vec<(String, i32)>>,
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
@@ -195,19 +191,10 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
-/// The zygote's first words.
-fn await_ready(socket: &SeqPacket) -> Result<Vec<(String, i32)>, StartError> {
+fn send_model(socket: &SeqPacket, model: HostModel) -> Result<(), StartError> {
     let protocol = |reason: String| StartError::Protocol { reason };
-    let limits = ramet_process::Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 1 };
-    let message = match socket.recv(limits).map_err(|error| protocol(describe(&error)))? {
-        Received::Message(message) => message,
-        Received::EndOfStream => return Err(protocol("it ended".to_owned())),
-    };
-    match from_bytes(&message.bytes).map_err(|error| protocol(describe(&error)))? {
-        ZygoteReport::Ready { missing } => Ok(missing),
-        ZygoteReport::Failed { reason } => Err(StartError::Isolation { reason }),
-        other => Err(protocol(format!("it says {other:?}"))),
-    }
+    let bytes = to_bytes(&Model { model }).map_err(|error| protocol(describe(&error)))?;
+    socket.send(&bytes, &[]).map_err(|error| protocol(describe(&error)))
 }
 
 impl Family {
@@ -218,7 +205,10 @@ impl Family {
     pub fn start(config: &Config) -> Result<Self, StartError> {
         let kvm = Kvm::open().map_err(StartError::Kvm)?;
         let zygote = Zygote::spawn(&config.program, &[OsStr::new(ZYGOTE_ARGUMENT)]).map_err(StartError::Zygote)?;
+        // Learnt while the zygote starts.
         let cpuid = ramet_kvm::host_cpuid(&kvm).map_err(StartError::Cpuid)?;
+        let model = HostModel::learn(&kvm, &cpuid).map_err(StartError::Model)?;
+        send_model(&zygote.socket, model)?;
         // A low limit is an error only when it is met; the message then says what to do.
         if let Err(error) = raise_descriptor_limit() {
             tracing::warn!(error = describe(&error), "the limit of open files stays low");
@@ -227,13 +217,8 @@ impl Family {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(StartError::Epoll)?;
         let data = epoll::EventData::new_u64(token::ZYGOTE);
         epoll::add(&epoll, zygote.socket.as_fd(), data, epoll::EventFlags::IN).map_err(StartError::Epoll)?;
-        let missing = await_ready(&zygote.socket)?;
-        for (name, errno) in &missing {
-            tracing::warn!(name, errno, "machines do without this isolation: the host refuses it");
-        }
         Ok(Self {
             zygote,
-            kvm,
             cpuid,
             store,
             quota: Quota::new(config.limits, now_ns()),
@@ -247,13 +232,14 @@ impl Family {
             early_doorbells: BTreeSet::new(),
             family_memory: None,
             epoll,
-            missing,
+            missing: None,
         })
     }
 
-    /// Isolations that the host refused, with their errno; empty where machines are fully isolated.
-    pub fn missing_isolations(&self) -> &[(String, i32)] {
-        &self.missing
+    /// Isolations that the host refused, with their errno; empty where machines are fully isolated. Known once a
+    /// machine has been booted.
+    pub fn missing_isolations(&self) -> Option<&[(String, i32)]> {
+        self.missing.as_deref()
     }
 
     /// Where layers are kept, and why not in huge pages if they are not.

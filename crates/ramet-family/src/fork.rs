@@ -109,7 +109,7 @@ impl Family {
             return Err(ForkError::Children { children });
         }
         self.quota.admit(self.alive(), children).map_err(ForkError::Quota)?;
-        let operation = self.begin(parent, children, Cause::Outside, paused, requested_tsc)?;
+        let operation = self.begin(parent, children, Cause::Outside, paused)?;
         let deadline = Instant::now() + MAKE_TIMEOUT;
         while self.operations.get(&operation).is_some_and(|operation| !operation.is_over()) {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -141,14 +141,7 @@ impl Family {
     }
 
     /// Sends for the children and, from outside, for the parent's freeze.
-    fn begin(
-        &mut self,
-        parent: u64,
-        children: u32,
-        cause: Cause,
-        paused: bool,
-        requested_tsc: u64,
-    ) -> Result<OperationId, ForkError> {
+    fn begin(&mut self, parent: u64, children: u32, cause: Cause, paused: bool) -> Result<OperationId, ForkError> {
         let unknown = ForkError::Unknown { number: parent };
         let Some(class) = self.class.clone() else { return Err(unknown) };
         let Some(member) = self.members.get(&parent) else { return Err(unknown) };
@@ -163,7 +156,6 @@ impl Family {
             children: numbers.clone().map(|number| (number, Progress::Bearing)).collect::<BTreeMap<_, _>>(),
             freeze: self.freeze_source(parent),
             pause_ns: 0,
-            requested_tsc,
         });
         // The children are born while the parent is frozen.
         for number in numbers {
@@ -263,7 +255,8 @@ impl Family {
             return;
         }
         let Freeze::Done(source) = &operation.freeze else { return };
-        let blank = |(_, progress): &(&u64, &Progress)| **progress == Progress::Blank;
+        // A child that is still being born finds its plan when it is.
+        let blank = |(_, progress): &(&u64, &Progress)| matches!(progress, Progress::Bearing | Progress::Blank);
         let numbers: Vec<u64> = operation.children.iter().filter(blank).map(|(number, _)| *number).collect();
         if !numbers.is_empty() {
             let (source, paused) = (source.clone(), operation.paused);
@@ -324,7 +317,6 @@ impl Family {
 
     /// A guest calls fork().
     pub(crate) fn guest_asks_fork(&mut self, parent: u64, children: u32, flags: u32) {
-        let requested_tsc = ramet_kvm::read_tsc();
         if children == 0 || children > FORK_MAX_CHILDREN || flags & !FORK_PAUSED != 0 {
             // Its own device refuses these: the process does not say what its guest said.
             self.kill(parent);
@@ -339,7 +331,7 @@ impl Family {
             self.refuse(parent, code, &describe(&error));
             return;
         }
-        if let Err(error) = self.begin(parent, children, Cause::Guest, flags & FORK_PAUSED != 0, requested_tsc) {
+        if let Err(error) = self.begin(parent, children, Cause::Guest, flags & FORK_PAUSED != 0) {
             self.refuse(parent, ERROR_HOST, &describe(&error));
         }
     }
@@ -353,7 +345,6 @@ impl Family {
             children: BTreeMap::new(),
             freeze: Freeze::NotYet,
             pause_ns: 0,
-            requested_tsc: ramet_kvm::read_tsc(),
         });
         self.order_freeze(parent, operation, &Order::Permit { first: 0 });
     }

@@ -3,7 +3,8 @@
 //! ```text
 //!            Blank            Build             Running
 //! Bearing ----------> Blank --------> Building ---------> Running <---> Paused
-//!                                                          |  ^  |
+//!    |                                    ^                |  ^  |
+//!    +------------------------------------+                |  |  |
 //!                                              Freeze      v  |  +--> Done
 //!                                                        Freezing ---> Template
 //! any -- Died --> Dead
@@ -84,7 +85,8 @@ impl Phase {
     pub const fn after(self, event: Event) -> Result<Self, Refused> {
         match (self, event) {
             (Self::Bearing, Event::BornBlank) => Ok(Self::Blank),
-            (Self::Blank, Event::BuildSent) => Ok(Self::Building),
+            // A plan may be sent before its receiver has said that it is ready for it.
+            (Self::Bearing | Self::Blank, Event::BuildSent) => Ok(Self::Building),
             (Self::Building, Event::Built { paused: false }) | (Self::Paused, Event::ResumeSent) => Ok(Self::Running),
             (Self::Building, Event::Built { paused: true }) | (Self::Running, Event::PauseSent) => Ok(Self::Paused),
             (Self::Running, Event::FreezeSent) => Ok(Self::Freezing),

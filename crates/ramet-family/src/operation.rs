@@ -3,7 +3,7 @@
 //! ```text
 //!              children blank?                  parent frozen?
 //!   begun ------------------------+---------------------+------> each child: plan, build --> all built or dead: over
-//!    outside: freeze is sent at once; a child is built as soon as both are there
+//!    outside: freeze is sent at once; a child's plan is sent as soon as the parent is frozen
 //!    guest:   permit is sent when all children are blank; refused if one cannot be had
 //! ```
 
@@ -68,8 +68,6 @@ pub(crate) struct Operation {
     pub(crate) children: BTreeMap<u64, Progress>,
     pub(crate) freeze: Freeze,
     pub(crate) pause_ns: u64,
-    /// Host's time-stamp counter when it was asked for.
-    pub(crate) requested_tsc: u64,
 }
 
 impl Operation {

@@ -32,7 +32,12 @@ impl Family {
                 }
             }
             Ok(ZygoteReport::Failed { reason }) => self.zygote_is_gone(&reason),
-            Ok(other @ ZygoteReport::Ready { .. }) => tracing::warn!(?other, "the zygote repeats itself"),
+            Ok(ZygoteReport::Ready { missing }) => {
+                for (name, errno) in &missing {
+                    tracing::warn!(name, errno, "machines do without this isolation: the host refuses it");
+                }
+                self.missing = Some(missing);
+            }
             Err(error) => self.zygote_is_gone(&describe(&error)),
         }
     }
@@ -120,6 +125,10 @@ impl Family {
     }
 
     fn take_blank(&mut self, number: u64) {
+        // Its plan may have been sent ahead.
+        if self.members.get(&number).is_none_or(|member| member.phase() != Phase::Bearing) {
+            return;
+        }
         self.note(number, Event::BornBlank);
         if let Some(operation) = self.members.get(&number).and_then(|member| member.made_by) {
             self.child_progressed(operation, number, Progress::Blank);

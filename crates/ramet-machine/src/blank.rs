@@ -5,7 +5,7 @@
 
 use crate::parts::{Transport, Wiring};
 use crate::resources::BlankResources;
-use crate::vcpu_thread::{Context, VcpuEvent, VcpuHandle, Wake};
+use crate::vcpu_thread::{Context, Reply, VcpuEvent, VcpuHandle, Wake};
 use ramet_abi::layout::{ANSWER_DOORBELL, CLONE_PAGE_GSI, PAGE_BYTES, SERIAL_GSI, VIRTIO_GSI, VIRTIO_MMIO_BASE};
 use ramet_devices::{EventFdInterrupt, Interrupt};
 use ramet_kvm::{
@@ -46,6 +46,9 @@ pub enum CreateError {
     /// Lines and doorbells.
     #[error("Interrupt lines and doorbells cannot be connected")]
     Wire(#[source] WireError),
+    /// The first KVM_RUN.
+    #[error("A vCPU cannot be run")]
+    Prime(#[source] ramet_kvm::RunError),
     /// The TSC's frequency.
     #[error("The frequency of the time-stamp counter cannot be read")]
     Tsc(#[source] std::io::Error),
@@ -151,7 +154,7 @@ fn interrupt(eventfd: OwnedFd) -> Arc<dyn Interrupt> {
 }
 
 impl Blank {
-    /// Makes KVM's objects and starts the vCPU threads.
+    /// Makes KVM's objects and starts the vCPU threads, which take the nice value `nice` before they enter the guest.
     ///
     /// # Errors
     /// [`CreateError`] says what the host refused.
@@ -161,6 +164,7 @@ impl Blank {
         class: VmClass,
         resources: BlankResources,
         tracker: Tracker,
+        nice: Option<i32>,
     ) -> Result<Self, CreateError> {
         install_kick_signal().map_err(CreateError::Kick)?;
         let kvm = Kvm::from_fd(kvm).map_err(CreateError::Open)?;
@@ -185,14 +189,14 @@ impl Blank {
         let (sender, events) = sync_channel(EVENT_QUEUE);
         let vcpus = vcpus
             .into_iter()
-            .map(|vcpu| start_thread(vcpu, &hold, &bus, &sender, &wake))
+            .map(|vcpu| start_thread(vcpu, &hold, &bus, &sender, &wake, nice))
             .collect::<Result<Vec<_>, _>>()?;
         // The filter that comes next forbids what starting threads do.
         for (vcpu, handle) in (0u8..).zip(&vcpus) {
-            handle
-                .replies
-                .recv()
-                .map_err(|_| CreateError::Thread { vcpu, source: std::io::ErrorKind::Other.into() })?;
+            match handle.replies.recv() {
+                Ok(Reply::Serving(primed)) => primed.map_err(CreateError::Prime)?,
+                _ => return Err(CreateError::Thread { vcpu, source: std::io::ErrorKind::Other.into() }),
+            }
         }
         let wiring = wires.into_wiring(console, serial);
         Ok(Self { class, vm, space, tracker, vcpus, hold, bus, events, wake, wiring, clone_page, family, tsc })
@@ -205,6 +209,7 @@ fn start_thread(
     bus: &Arc<OnceLock<crate::bus::Bus>>,
     events: &SyncSender<(u8, VcpuEvent)>,
     wake: &Arc<OwnedFd>,
+    nice: Option<i32>,
 ) -> Result<VcpuHandle, CreateError> {
     let (number, kicker) = (vcpu.number(), vcpu.kicker());
     // One command and one reply are under way at most, but for an answer that a hold overtook.
@@ -218,6 +223,7 @@ fn start_thread(
         replies,
         events: events.clone(),
         wake: Box::new(EventfdWake(Arc::clone(wake))),
+        nice,
     };
     std::thread::Builder::new()
         .name(format!("vcpu{number}"))

@@ -101,7 +101,7 @@ impl Core {
         for vcpu in 0..self.vcpus.len() {
             match self.reply(vcpu)? {
                 Reply::Restored(outcome) => outcome.map_err(RunError::Restore)?,
-                Reply::Serving | Reply::Held(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
+                Reply::Serving(_) | Reply::Held(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
             }
         }
         Ok(())
@@ -122,7 +122,7 @@ impl Core {
             match self.reply(vcpu)? {
                 Reply::Held(Ok(state)) => states.push(state),
                 Reply::Held(Err(error)) => failed = Some(RunError::Hold(error)),
-                Reply::Serving | Reply::Restored(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
+                Reply::Serving(_) | Reply::Restored(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
             }
         }
         failed.map_or(Ok(states), Err)
@@ -133,7 +133,7 @@ impl Core {
         self.tell(vcpu, Command::SetRax(value.into()))?;
         match self.reply(vcpu)? {
             Reply::RaxSet(outcome) => outcome.map_err(RunError::Result),
-            Reply::Serving | Reply::Held(_) | Reply::Restored(_) => Err(RunError::Thread { vcpu }),
+            Reply::Serving(_) | Reply::Held(_) | Reply::Restored(_) => Err(RunError::Thread { vcpu }),
         }
     }
 

@@ -51,8 +51,9 @@ pub(crate) enum Command {
 /// What a vCPU thread answers.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The thread has begun to serve: it makes no system call any more that only new threads make.
-    Serving,
+    /// The thread has begun to serve: it makes no system call any more that only new threads make, and its vCPU has
+    /// been in KVM_RUN once, which is slow only the first time.
+    Serving(Result<(), RunError>),
     Restored(Result<(), RestoreError>),
     Held(Result<Option<Box<VcpuState>>, HoldError>),
     RaxSet(Result<(), RunError>),
@@ -141,6 +142,8 @@ pub(crate) struct Context {
     pub(crate) replies: SyncSender<Reply>,
     pub(crate) events: SyncSender<(u8, VcpuEvent)>,
     pub(crate) wake: Box<dyn Wake>,
+    /// Nice value to take before the guest is entered first.
+    pub(crate) nice: Option<i32>,
 }
 
 /// The event loop's end of a vCPU thread.
@@ -200,7 +203,8 @@ fn handle(vcpu: u8, bus: &Bus, exit: Exit<'_>) -> Handled {
 impl Context {
     /// The thread's body.
     pub(crate) fn serve(mut self) {
-        if self.replies.send(Reply::Serving).is_err() {
+        let primed = self.vcpu.prime();
+        if self.replies.send(Reply::Serving(primed)).is_err() {
             return;
         }
         while let Ok(command) = self.commands.recv() {
@@ -239,6 +243,11 @@ impl Context {
         let bus = Arc::clone(&self.bus);
         let Some(bus) = bus.get() else { return Left::Failed };
         let number = self.vcpu.number();
+        if let Some(nice) = self.nice.take()
+            && let Err(error) = rustix::process::setpriority_process(None, nice)
+        {
+            tracing::warn!(%error, nice, "a vCPU keeps the priority of its birth");
+        }
         loop {
             self.vcpu.clear_kick();
             if self.hold.load(Ordering::SeqCst) {

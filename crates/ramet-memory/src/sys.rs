@@ -84,8 +84,8 @@ pub(crate) struct PmScanArg {
 const UFFD_API: u64 = 0xAA;
 const UFFDIO_API: libc::Ioctl = 0xC018_AA3F_u32 as libc::Ioctl;
 pub(crate) const UFFDIO_REGISTER: libc::Ioctl = 0xC020_AA00_u32 as libc::Ioctl;
-const UFFDIO_COPY: libc::Ioctl = 0xC028_AA03_u32 as libc::Ioctl;
-const UFFDIO_ZEROPAGE: libc::Ioctl = 0xC020_AA04_u32 as libc::Ioctl;
+pub(crate) const UFFDIO_COPY: libc::Ioctl = 0xC028_AA03_u32 as libc::Ioctl;
+pub(crate) const UFFDIO_ZEROPAGE: libc::Ioctl = 0xC020_AA04_u32 as libc::Ioctl;
 const UFFDIO_REGISTER_MODE_WP: u64 = 1 << 1;
 const UFFDIO_COPY_MODE_WP: u64 = 1 << 1;
 const UFFD_FEATURE_WP_HUGETLBFS_SHMEM: u64 = 1 << 12;

@@ -36,7 +36,12 @@ const PAGEMAP_SWAPPED: u64 = 1 << 62;
 const PAGEMAP_PRESENT: u64 = 1 << 63;
 
 /// Request numbers of the ioctls that a tracker makes once it is open: what a machine's seccomp filter must let through.
-pub const TRACKER_IOCTLS: &[u32] = &[sys::UFFDIO_REGISTER as u32, sys::PAGEMAP_SCAN as u32];
+pub const TRACKER_IOCTLS: &[u32] = &[
+    sys::UFFDIO_REGISTER as u32,
+    sys::UFFDIO_COPY as u32,
+    sys::UFFDIO_ZEROPAGE as u32,
+    sys::PAGEMAP_SCAN as u32,
+];
 
 /// How a tracker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

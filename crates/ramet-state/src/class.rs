@@ -18,8 +18,9 @@ pub enum InterruptMode {
     },
 }
 
-/// One CPUID leaf as the guest shall see it.
+/// One CPUID leaf as the guest shall see it. Encoded as its seven numbers in this order: it travels with every fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(into = "[u32; 7]", from = "[u32; 7]")]
 #[expect(missing_docs, reason = "the architecture's names")]
 pub struct CpuidEntry {
     pub function: u32,
@@ -29,6 +30,18 @@ pub struct CpuidEntry {
     pub ebx: u32,
     pub ecx: u32,
     pub edx: u32,
+}
+
+impl From<CpuidEntry> for [u32; 7] {
+    fn from(leaf: CpuidEntry) -> [u32; 7] {
+        [leaf.function, leaf.index, leaf.flags, leaf.eax, leaf.ebx, leaf.ecx, leaf.edx]
+    }
+}
+
+impl From<[u32; 7]> for CpuidEntry {
+    fn from([function, index, flags, eax, ebx, ecx, edx]: [u32; 7]) -> CpuidEntry {
+        CpuidEntry { function, index, flags, eax, ebx, ecx, edx }
+    }
 }
 
 /// What a blank machine is made from.

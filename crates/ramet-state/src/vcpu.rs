@@ -94,12 +94,25 @@ pub struct SpecialRegisters {
     pub pdptrs: Option<[u64; 4]>,
 }
 
-/// A model-specific register.
+/// A model-specific register. Encoded as a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "(u32, u64)", from = "(u32, u64)")]
 #[expect(missing_docs, reason = "named by their fields")]
 pub struct Msr {
     pub index: u32,
     pub data: u64,
+}
+
+impl From<Msr> for (u32, u64) {
+    fn from(msr: Msr) -> (u32, u64) {
+        (msr.index, msr.data)
+    }
+}
+
+impl From<(u32, u64)> for Msr {
+    fn from((index, data): (u32, u64)) -> Msr {
+        Msr { index, data }
+    }
 }
 
 /// An extended control register.

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod filter;
+mod hurry;
 mod machine_process;
 pub mod protocol;
 mod zygote;

@@ -10,6 +10,7 @@
 //! process ends when its control socket does.
 
 use crate::filter::Filter;
+use crate::hurry::Hurry;
 use crate::protocol::{
     BuildStamps, FreezeCause, Frozen, FrozenMemory, MAX_MESSAGE_BYTES, MemorySource, Order, Report, from_bytes,
     to_bytes,
@@ -31,6 +32,7 @@ pub(crate) struct Birthright<'a> {
     pub(crate) kvm: OwnedFd,
     pub(crate) model: &'a HostModel,
     pub(crate) filter: &'a Filter,
+    pub(crate) hurry: Option<Hurry>,
     pub(crate) tracker: Tracker,
     /// Time stamps.
     pub(crate) born: u64,
@@ -83,14 +85,14 @@ fn end_by_panic(control: &Arc<SeqPacket>) {
 pub(crate) fn live(control: SeqPacket, birthright: Birthright<'_>) -> i32 {
     let control = Arc::new(control);
     end_by_panic(&control);
-    let (born, confined) = (birthright.born, birthright.confined);
+    let (born, confined, hurry) = (birthright.born, birthright.confined, birthright.hurry);
     let mut stamps = BuildStamps { born, confined, ..BuildStamps::default() };
     let blank = match be_blank(&control, birthright, &mut stamps) {
         Ok(Some(blank)) => blank,
         Ok(None) => return 0,
         Err(error) => return fail(&control, "create", describe(error.as_ref())),
     };
-    match be_built(&control, blank, stamps) {
+    match be_built(&control, blank, hurry, stamps) {
         Ok(Some(mut life)) => match life.serve() {
             Ok(status) => status,
             Err(error) => fail(&control, "run", describe(error.as_ref())),
@@ -107,8 +109,9 @@ fn be_blank(
 ) -> Result<Option<Blank>, Failure> {
     let Some((order, descriptors)) = next_order(control)? else { return Ok(None) };
     let Order::Birth { class } = order else { return Err("the first order is not a birth".into()) };
+    let nice = birthright.hurry.map(Hurry::ordinary);
     let resources = BlankResources::from_descriptors(&class, descriptors)?;
-    let blank = Blank::create(birthright.kvm, birthright.model, class, resources, birthright.tracker)?;
+    let blank = Blank::create(birthright.kvm, birthright.model, class, resources, birthright.tracker, nice)?;
     stamps.created = read_tsc();
     birthright.filter.install()?;
     stamps.blank = read_tsc();
@@ -116,7 +119,12 @@ fn be_blank(
     Ok(Some(blank))
 }
 
-fn be_built<'a>(control: &'a SeqPacket, blank: Blank, mut stamps: BuildStamps) -> Result<Option<Life<'a>>, Failure> {
+fn be_built<'a>(
+    control: &'a SeqPacket,
+    blank: Blank,
+    hurry: Option<Hurry>,
+    mut stamps: BuildStamps,
+) -> Result<Option<Life<'a>>, Failure> {
     let (plan, memory, entropy, paused, descriptors) = match next_order(control)? {
         None | Some((Order::End, _)) => return Ok(None),
         Some((Order::Build { plan, memory, entropy, paused }, descriptors)) => {
@@ -140,6 +148,8 @@ fn be_built<'a>(control: &'a SeqPacket, blank: Blank, mut stamps: BuildStamps) -
         State::Running(machine.resume()?)
     };
     send(control, &Report::Built { stamps }, &[])?;
+    // vCPU threads did so before they entered the guest.
+    hurry.map_or(Ok(()), Hurry::end)?;
     Ok(Some(Life { control, state, asked: VecDeque::new(), done: false }))
 }
 

@@ -10,6 +10,7 @@
 //! supervisor <--Blank, Built, Frozen, Ask ... ---- machine
 //! ```
 
+use ramet_kvm::HostModel;
 use ramet_memory::{DeltaRun, LayerId, PageMap};
 use ramet_process::Exit;
 use ramet_state::{BuildPlan, MachineState, VmClass};
@@ -20,6 +21,13 @@ use serde_bytes::ByteBuf;
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
 /// Deepest nesting of a message.
 const MAX_DEPTH: usize = 32;
+
+/// To the zygote, first of all: what is known of this host's KVM.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Model {
+    /// Learnt by the supervisor, for the CPUID that its machines get.
+    pub model: HostModel,
+}
 
 /// To the zygote. Beside it travels the machine's end of its control socket.
 #[derive(Debug, Serialize, Deserialize)]

@@ -9,9 +9,10 @@
 //! ```
 
 use crate::filter::Filter;
+use crate::hurry::Hurry;
 use crate::machine_process::{self, Birthright};
-use crate::protocol::{Bear, MAX_MESSAGE_BYTES, ZygoteReport, from_bytes, to_bytes};
-use ramet_kvm::{HostModel, Kvm, host_cpuid};
+use crate::protocol::{Bear, MAX_MESSAGE_BYTES, Model, ZygoteReport, from_bytes, to_bytes};
+use ramet_kvm::HostModel;
 use ramet_memory::Tracker;
 use ramet_process::isolation::Obtained;
 use ramet_process::signals::{MaskGuard, SignalFd, own_pidfd};
@@ -65,12 +66,21 @@ fn report(socket: &SeqPacket, report: &ZygoteReport, descriptors: &[BorrowedFd<'
     Ok(socket.send(&to_bytes(report)?, descriptors)?)
 }
 
+/// `None` when the supervisor is gone already.
+fn receive_model(socket: &SeqPacket) -> Result<Option<HostModel>, Failure> {
+    match socket.recv(Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 0 })? {
+        Received::Message(message) => Ok(Some(from_bytes::<Model>(&message.bytes)?.model)),
+        Received::EndOfStream => Ok(None),
+    }
+}
+
 /// What every birth needs.
 struct Nursery<'a> {
     socket: &'a SeqPacket,
     host: HostDescriptors,
     model: HostModel,
     filter: Filter,
+    hurry: Option<Hurry>,
     own_pidfd: OwnedFd,
     namespaces: Namespaces,
     /// Whether it may give its children user ids of their own.
@@ -82,14 +92,14 @@ fn serve(socket: &SeqPacket) -> Result<(), Failure> {
     MaskGuard::block(&[Signal::CHILD])?.keep();
     let signals = SignalFd::new(&[Signal::CHILD])?;
     let (isolation, host) = isolate_zygote()?;
-    let kvm = Kvm::from_fd(host.open_kvm()?)?;
-    let model = HostModel::learn(&kvm, &host_cpuid(&kvm)?)?;
-    drop(kvm);
+    let hurry = Hurry::begin();
+    let Some(model) = receive_model(socket)? else { return Ok(()) };
     let nursery = Nursery {
         socket,
         host,
         model,
-        filter: Filter::prepare(isolation.child_pid == Obtained::Yes)?,
+        filter: Filter::prepare(isolation.child_pid == Obtained::Yes, hurry)?,
+        hurry,
         own_pidfd: own_pidfd()?,
         namespaces: Namespaces { pid: isolation.child_pid == Obtained::Yes },
         may_change_user: isolation.user == Obtained::NotNeeded,
@@ -159,6 +169,7 @@ impl Nursery<'_> {
                     kvm,
                     model: &self.model,
                     filter: &self.filter,
+                    hurry: self.hurry,
                     tracker,
                     born,
                     confined: ramet_kvm::read_tsc(),

@@ -32,7 +32,7 @@ pub enum GuestCall {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Registers {
-    /// Arguments of the next command, which uses them up.
+    /// Arguments of the next command.
     pub(crate) arguments: [u32; 2],
 }
 
@@ -43,7 +43,8 @@ impl Registers {
             IDENTIFY => Some((SIGNATURE, None)),
             READY => Some((0, Some(GuestCall::Ready))),
             FORK => {
-                let [children, flags] = std::mem::take(&mut self.arguments);
+                // The arguments stay: whoever is forked while this call waits makes it again.
+                let [children, flags] = self.arguments;
                 if (1..=FORK_MAX_CHILDREN).contains(&children) && flags & !FORK_PAUSED == 0 {
                     Some((0, Some(GuestCall::Fork { children, flags })))
                 } else {

@@ -3,7 +3,9 @@
 use anyhow::Result;
 use ramet_family::{Family, Phase};
 use ramet_memory::account::memory_use;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use std::time::Instant;
 
 /// Some samples of one quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -25,6 +27,24 @@ impl Summary {
             samples.get(rank).copied().unwrap_or(0.0)
         };
         Self { n: samples.len(), p50: rank(50), p99: rank(99) }
+    }
+}
+
+/// How the parent came up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Boot {
+    /// From the start of the family to the parent's first answer.
+    pub(crate) ms: f64,
+    /// CLOCK_MONOTONIC at that answer, for who started this process and wants to count from there.
+    pub(crate) answered_monotonic_ns: u64,
+}
+
+impl Boot {
+    /// The parent has just answered.
+    pub(crate) fn answered(began: Instant) -> Self {
+        let now = clock_gettime(ClockId::Monotonic);
+        let ns = u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0);
+        Self { ms: began.elapsed().as_secs_f64() * 1e3, answered_monotonic_ns: ns }
     }
 }
 

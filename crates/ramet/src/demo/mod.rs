@@ -12,6 +12,7 @@ mod report;
 use crate::arguments::DemoOptions;
 use anyhow::{Context, Result, bail};
 use clones::{Clones, Settings};
+use measure::Boot;
 use ramet_abi::request;
 use ramet_family::{BootSpec, Config, Family, Limits};
 use ramet_state::InterruptMode;
@@ -54,7 +55,7 @@ impl Progress {
     }
 }
 
-fn start(options: &DemoOptions) -> Result<(Family, f64)> {
+fn start(options: &DemoOptions) -> Result<(Family, Boot)> {
     let config = Config {
         limits: Limits { machines: options.clones.saturating_add(1), guest_forks: None },
         layer_limit_bytes: options.layer_space.map(|size| size.0),
@@ -71,12 +72,12 @@ fn start(options: &DemoOptions) -> Result<(Family, f64)> {
     };
     let founder = family.boot(&spec).context("The parent cannot be booted")?;
     let answer = family.request(founder, &Identity::request(), ANSWER_TIMEOUT)?;
-    let boot_ms = began.elapsed().as_secs_f64() * 1e3;
+    let boot = Boot::answered(began);
     let identity = Identity::parse(&answer)?;
     if identity.number != founder {
         bail!("The parent says that it is machine {}, and is {founder}", identity.number);
     }
-    Ok((family, boot_ms))
+    Ok((family, boot))
 }
 
 /// Runs the demo.
@@ -90,8 +91,8 @@ pub(crate) fn run(options: &DemoOptions) -> Result<ExitCode> {
         options.clones
     ));
     let available_before = measure::available_kib();
-    let (mut family, boot_ms) = start(options)?;
-    progress.say(&format!("  booted and answering after {boot_ms:.2} ms"));
+    let (mut family, boot) = start(options)?;
+    progress.say(&format!("  booted and answering after {:.2} ms", boot.ms));
     // It counts from now on, between requests, and is forked in the middle of it.
     ask(&mut family, 0, &ramet_unikernel::request(request::SPIN, &[1]))?;
     let available_after_boot = measure::available_kib();
@@ -100,7 +101,7 @@ pub(crate) fn run(options: &DemoOptions) -> Result<ExitCode> {
     clones.fork_all(&mut family, &progress)?;
     clones.check_all(&mut family, &progress)?;
     let memory = measure::memory(&family, available_after_boot)?;
-    let report = report::Report::new(&family, &clones, boot_ms, &memory, available_before);
+    let report = report::Report::new(&family, &clones, &boot, &memory, available_before);
     if options.json {
         println!("{}", serde_json::to_string_pretty(&report.json())?);
     } else {

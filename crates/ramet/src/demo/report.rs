@@ -1,17 +1,19 @@
 //! What the demo found, for people and for programs.
 
 use super::clones::{CloneRecord, Clones};
-use super::measure::{Memory, Summary};
+use super::measure::{Boot, Memory, Summary};
 use crate::table;
-use ramet_family::Family;
+use ramet_family::{BuildStamps, Family};
 use std::collections::BTreeMap;
 
 /// The figures.
 pub(crate) struct Report {
-    boot_ms: f64,
+    boot: Boot,
     pause: Summary,
     first_instruction: Summary,
     first_answer: Summary,
+    /// Since the request, stage by stage.
+    stages: Vec<(&'static str, Summary)>,
     memory: Memory,
     clones: usize,
     answering: usize,
@@ -21,6 +23,19 @@ pub(crate) struct Report {
     available_before_kib: u64,
 }
 
+/// What happens in a child's process, in order.
+type Stage = (&'static str, fn(&BuildStamps) -> u64);
+const STAGES: [Stage; 8] = [
+    ("born", |stamps| stamps.born),
+    ("confined", |stamps| stamps.confined),
+    ("created", |stamps| stamps.created),
+    ("blank", |stamps| stamps.blank),
+    ("ordered", |stamps| stamps.ordered),
+    ("mapped", |stamps| stamps.mapped),
+    ("restored", |stamps| stamps.restored),
+    ("released", |stamps| stamps.released),
+];
+
 fn milliseconds(from: u64, to: u64, ns_per_tick: f64) -> f64 {
     to.wrapping_sub(from).cast_signed() as f64 * ns_per_tick / 1e6
 }
@@ -29,7 +44,7 @@ impl Report {
     pub(crate) fn new(
         family: &Family,
         clones: &Clones,
-        boot_ms: f64,
+        boot: &Boot,
         memory: &Memory,
         available_before_kib: u64,
     ) -> Self {
@@ -38,12 +53,19 @@ impl Report {
         let since_request = |record: &CloneRecord, tsc: u64| milliseconds(record.requested_tsc, tsc, ns);
         let first = |record: &CloneRecord| record.first_instruction_tsc.map(|tsc| since_request(record, tsc));
         Self {
-            boot_ms,
+            boot: *boot,
             pause: Summary::of(records.iter().map(|record| record.pause_ns as f64 / 1e6).collect()),
             first_instruction: Summary::of(records.iter().filter_map(first).collect()),
             first_answer: Summary::of(
                 records.iter().map(|record| since_request(record, record.answered_tsc)).collect(),
             ),
+            stages: STAGES
+                .iter()
+                .map(|(name, stamp)| {
+                    let times = records.iter().map(|record| since_request(record, stamp(&record.stamps)));
+                    (*name, Summary::of(times.collect()))
+                })
+                .collect(),
             memory: *memory,
             clones: records.len(),
             answering: clones.answering(),
@@ -56,10 +78,12 @@ impl Report {
 
     pub(crate) fn json(&self) -> serde_json::Value {
         serde_json::json!({
-            "boot_ms": self.boot_ms,
+            "boot_ms": self.boot.ms,
+            "answered_monotonic_ns": self.boot.answered_monotonic_ns,
             "parent_pause_ms": self.pause,
             "fork_first_instruction_ms": self.first_instruction,
             "fork_first_answer_ms": self.first_answer,
+            "fork_stages_ms": self.stages.iter().map(|(name, summary)| (*name, summary)).collect::<BTreeMap<_, _>>(),
             "clones": self.clones,
             "clones_answering": self.answering,
             "distinct_random": self.distinct_random,
@@ -79,7 +103,7 @@ impl Report {
         let boot = vec![
             "boot, request to first answer".to_owned(),
             "1".to_owned(),
-            format!("{:.3}", self.boot_ms),
+            format!("{:.3}", self.boot.ms),
             String::new(),
         ];
         let times = table::render(
