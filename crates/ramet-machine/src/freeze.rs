@@ -27,7 +27,8 @@ pub enum Caller {
 }
 
 impl Caller {
-    pub(crate) fn vcpu(self) -> Option<u8> {
+    /// The vCPU that called.
+    pub fn vcpu(self) -> Option<u8> {
         match self {
             Self::None => None,
             Self::Fork { vcpu, .. } | Self::Ready { vcpu } => Some(vcpu),

@@ -247,6 +247,14 @@ impl Paused {
         Ok(Machine { core: self.core })
     }
 
+    /// Lets a guest's call return `value` when the machine goes on.
+    ///
+    /// # Errors
+    /// [`RunError::Thread`].
+    pub fn answer(&mut self, vcpu: u8, value: u32) -> Result<(), RunError> {
+        self.core.tell(usize::from(vcpu), Command::Answer(value))
+    }
+
     /// Lets the machine go on, with `value` as the result of the call that was finished by stopping it.
     ///
     /// # Errors

@@ -259,6 +259,16 @@ impl Life<'_> {
         Ok(None)
     }
 
+    /// Lets a guest's call return, now or when the machine goes on.
+    fn answer(&mut self, vcpu: u8, value: u32) -> Result<(), Failure> {
+        match &mut self.state {
+            State::Running(machine) => machine.answer(vcpu, value)?,
+            State::Held(machine) => machine.answer(vcpu, value)?,
+            State::Changing => {}
+        }
+        Ok(())
+    }
+
     fn hold(&mut self) -> Result<(), Failure> {
         self.state = match std::mem::replace(&mut self.state, State::Changing) {
             State::Running(machine) => State::Held(machine.pause()?),
@@ -286,8 +296,8 @@ impl Life<'_> {
                 None => return Err("a permit came for nothing that was asked".into()),
             },
             Order::Refuse { code } => {
-                if let (Some(asked), State::Running(machine)) = (self.asked.pop_front(), &mut self.state) {
-                    machine.answer(asked.vcpu, ERROR_BIT | code)?;
+                if let Some(asked) = self.asked.pop_front() {
+                    self.answer(asked.vcpu, ERROR_BIT | code)?;
                 }
             }
             Order::Pause => {
@@ -319,6 +329,9 @@ impl Life<'_> {
             State::Running(machine) => machine,
             other => {
                 self.state = other;
+                if let Some(vcpu) = caller.vcpu() {
+                    self.answer(vcpu, ERROR_BIT | ERROR_HOST)?;
+                }
                 let reason = "the machine is held: resume it first".to_owned();
                 return send(self.control, &Report::NotFrozen { reason }, &[]);
             }
