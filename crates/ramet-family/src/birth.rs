@@ -110,6 +110,8 @@ impl Family {
     ) -> Result<(), BearError> {
         let descriptor = |source| BearError::Descriptor { number, source };
         let (control, machine_control) = SeqPacket::pair().map_err(|source| BearError::Control { number, source })?;
+        // The process is born while the rest is made; should that fail, it ends with its control socket.
+        self.ask_zygote(number, machine_control)?;
         let page = create_sealed_memfd(PAGE_BYTES).map_err(|source| BearError::PageMemory { number, source })?;
         let mapped =
             SharedPage::map(page.as_fd(), PAGE_BYTES).map_err(|source| BearError::PageMapping { number, source })?;
@@ -119,7 +121,6 @@ impl Family {
         let parts = Parts { number, parent, depth, control, page: mapped, request, answer, console, serial, made_by };
         let member = Member::new(parts);
         let theirs = Theirs { page, console: machine_console, serial: machine_serial };
-        self.ask_zygote(number, machine_control)?;
         self.send_birth(&member, class, &theirs)?;
         self.watch(&member).map_err(descriptor)?;
         if self.early_doorbells.remove(&number) {

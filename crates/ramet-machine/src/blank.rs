@@ -5,7 +5,7 @@
 
 use crate::parts::{Transport, Wiring};
 use crate::resources::BlankResources;
-use crate::vcpu_thread::{Context, Reply, VcpuEvent, VcpuHandle, Wake};
+use crate::vcpu_thread::{Command, Idle, Reply, VcpuEvent, VcpuHandle, Wake};
 use ramet_abi::layout::{ANSWER_DOORBELL, CLONE_PAGE_GSI, PAGE_BYTES, SERIAL_GSI, VIRTIO_GSI, VIRTIO_MMIO_BASE};
 use ramet_devices::{EventFdInterrupt, Interrupt};
 use ramet_kvm::{
@@ -46,9 +46,6 @@ pub enum CreateError {
     /// Lines and doorbells.
     #[error("Interrupt lines and doorbells cannot be connected")]
     Wire(#[source] WireError),
-    /// The first KVM_RUN.
-    #[error("A vCPU cannot be run")]
-    Prime(#[source] ramet_kvm::RunError),
     /// The TSC's frequency.
     #[error("The frequency of the time-stamp counter cannot be read")]
     Tsc(#[source] std::io::Error),
@@ -82,7 +79,8 @@ pub struct Blank {
     pub(crate) vm: Vm,
     pub(crate) space: AddressSpace,
     pub(crate) tracker: Tracker,
-    pub(crate) vcpus: Vec<VcpuHandle>,
+    pub(crate) vcpus: Vec<Vcpu>,
+    pub(crate) threads: Vec<VcpuHandle>,
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) bus: Arc<OnceLock<crate::bus::Bus>>,
     pub(crate) events: Receiver<(u8, VcpuEvent)>,
@@ -167,6 +165,11 @@ impl Blank {
         nice: Option<i32>,
     ) -> Result<Self, CreateError> {
         install_kick_signal().map_err(CreateError::Kick)?;
+        // Threads first: they start while KVM's objects are made.
+        let shared = Shared::new(nice)?;
+        let (sender, events) = sync_channel(EVENT_QUEUE);
+        let ends =
+            (0..class.vcpus).map(|number| shared.start_thread(number, &sender)).collect::<Result<Vec<_>, _>>()?;
         let kvm = Kvm::from_fd(kvm).map_err(CreateError::Open)?;
         let space = AddressSpace::claim().map_err(CreateError::Addresses)?;
         let slots = memory_regions(&class)
@@ -183,52 +186,58 @@ impl Blank {
             Some(vcpu) if model.tsc_is_virtual() => Some(vcpu.tsc_khz().map_err(CreateError::Tsc)?),
             _ => None,
         };
-        let hold = Arc::new(AtomicBool::new(false));
-        let bus = Arc::new(OnceLock::new());
-        let wake = Arc::new(new_eventfd()?);
-        let (sender, events) = sync_channel(EVENT_QUEUE);
-        let vcpus = vcpus
-            .into_iter()
-            .map(|vcpu| start_thread(vcpu, &hold, &bus, &sender, &wake, nice))
-            .collect::<Result<Vec<_>, _>>()?;
-        // The filter that comes next forbids what starting threads do.
-        for (vcpu, handle) in (0u8..).zip(&vcpus) {
-            match handle.replies.recv() {
-                Ok(Reply::Serving(primed)) => primed.map_err(CreateError::Prime)?,
-                _ => return Err(CreateError::Thread { vcpu, source: std::io::ErrorKind::Other.into() }),
+        let mut threads = Vec::with_capacity(vcpus.len());
+        for (vcpu, (commands, replies)) in vcpus.iter().zip(ends) {
+            // The filter that comes next forbids what starting threads do.
+            match replies.recv() {
+                Ok(Reply::Serving) => threads.push(VcpuHandle { kicker: vcpu.kicker(), commands, replies }),
+                _ => {
+                    let source = std::io::ErrorKind::Other.into();
+                    return Err(CreateError::Thread { vcpu: vcpu.number(), source });
+                }
             }
         }
         let wiring = wires.into_wiring(console, serial);
-        Ok(Self { class, vm, space, tracker, vcpus, hold, bus, events, wake, wiring, clone_page, family, tsc })
+        let Shared { hold, bus, wake, .. } = shared;
+        Ok(Self { class, vm, space, tracker, vcpus, threads, hold, bus, events, wake, wiring, clone_page, family, tsc })
     }
 }
 
-fn start_thread(
-    vcpu: Vcpu,
-    hold: &Arc<AtomicBool>,
-    bus: &Arc<OnceLock<crate::bus::Bus>>,
-    events: &SyncSender<(u8, VcpuEvent)>,
-    wake: &Arc<OwnedFd>,
+/// What all vCPU threads share.
+struct Shared {
+    hold: Arc<AtomicBool>,
+    bus: Arc<OnceLock<crate::bus::Bus>>,
+    wake: Arc<OwnedFd>,
     nice: Option<i32>,
-) -> Result<VcpuHandle, CreateError> {
-    let (number, kicker) = (vcpu.number(), vcpu.kicker());
-    // One command and one reply are under way at most, but for an answer that a hold overtook.
-    let (command_sender, commands) = sync_channel(4);
-    let (replies, reply_receiver) = sync_channel(4);
-    let context = Context {
-        vcpu,
-        hold: Arc::clone(hold),
-        bus: Arc::clone(bus),
-        commands,
-        replies,
-        events: events.clone(),
-        wake: Box::new(EventfdWake(Arc::clone(wake))),
-        nice,
-    };
-    std::thread::Builder::new()
-        .name(format!("vcpu{number}"))
-        .stack_size(VCPU_STACK_BYTES)
-        .spawn(move || context.serve())
-        .map_err(|source| CreateError::Thread { vcpu: number, source })?;
-    Ok(VcpuHandle { kicker, commands: command_sender, replies: reply_receiver })
+}
+
+/// The event loop's ends of a thread's two queues.
+type Ends = (SyncSender<Command>, Receiver<Reply>);
+
+impl Shared {
+    fn new(nice: Option<i32>) -> Result<Self, CreateError> {
+        let (hold, bus) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+        Ok(Self { hold, bus, wake: Arc::new(new_eventfd()?), nice })
+    }
+
+    fn start_thread(&self, number: u8, events: &SyncSender<(u8, VcpuEvent)>) -> Result<Ends, CreateError> {
+        // One command and one reply are under way at most, but for an answer that a hold overtook.
+        let (command_sender, commands) = sync_channel(4);
+        let (replies, reply_receiver) = sync_channel(4);
+        let idle = Idle {
+            hold: Arc::clone(&self.hold),
+            bus: Arc::clone(&self.bus),
+            commands,
+            replies,
+            events: events.clone(),
+            wake: Box::new(EventfdWake(Arc::clone(&self.wake))),
+            nice: self.nice,
+        };
+        std::thread::Builder::new()
+            .name(format!("vcpu{number}"))
+            .stack_size(VCPU_STACK_BYTES)
+            .spawn(move || idle.serve())
+            .map_err(|source| CreateError::Thread { vcpu: number, source })?;
+        Ok((command_sender, reply_receiver))
+    }
 }

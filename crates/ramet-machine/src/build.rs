@@ -8,7 +8,7 @@ use crate::parts::build_parts;
 use crate::resources::{Ram, ram_pages};
 use ramet_abi::clone_page::ENTROPY_BYTES;
 use ramet_devices::{BuildPartError, MachineIdentity};
-use ramet_kvm::{ClockError, RestoreControllerError, advance_tsc};
+use ramet_kvm::{ClockError, RestoreControllerError, RestoreError, advance_tsc};
 use ramet_memory::{View, ViewError};
 use ramet_state::{BuildPlan, ClockPlan, RegionAction, RegionPurpose, memory_regions};
 use rustix::event::epoll;
@@ -68,9 +68,12 @@ pub enum BuildError {
     /// kvm-clock.
     #[error("The clock cannot be set")]
     Clock(#[source] ClockError),
-    /// vCPUs and their threads.
-    #[error("The vCPUs cannot be restored")]
-    Vcpus(#[source] RunError),
+    /// vCPUs.
+    #[error("A vCPU cannot be restored")]
+    Vcpu(#[source] RestoreError),
+    /// Their threads, and the event queue.
+    #[error("The machine cannot be made ready")]
+    Ready(#[source] RunError),
     /// No event queue.
     #[error("No event queue can be had: raise the limit of open files (ulimit -n)")]
     Epoll(#[source] Errno),
@@ -93,7 +96,22 @@ impl Blank {
         }
         check_regions(&plan, &ram)?;
         let entropy = entropy.try_into().map_err(|_| BuildError::Entropy { found: entropy.len() })?;
-        let Self { class, vm, space, tracker, vcpus, hold, bus, events, wake, wiring, clone_page, family, tsc } = self;
+        let Self {
+            class,
+            vm,
+            space,
+            tracker,
+            mut vcpus,
+            threads,
+            hold,
+            bus,
+            events,
+            wake,
+            wiring,
+            clone_page,
+            family,
+            tsc,
+        } = self;
         let regions = memory_regions(&class);
         let mut view = match ram {
             Ram::Founder(file) => View::map_founder(space, &regions, file, tracker),
@@ -133,14 +151,18 @@ impl Blank {
         // A blank machine's bus is set here and nowhere else.
         let _first = bus.set(attached);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(BuildError::Epoll)?;
-        let core = Core { class, identity: state.identity, vm, view, vcpus, hold, parts, events, wake, epoll };
-        core.watch().map_err(BuildError::Vcpus)?;
+        let core = Core { class, identity: state.identity, vm, view, vcpus: threads, hold, parts, events, wake, epoll };
+        core.watch().map_err(BuildError::Ready)?;
         if let (ClockPlan::Continue, Some(khz)) = (plan.clock, tsc) {
             let elapsed = now.saturating_sub(state.clock.host_boottime_ns);
             state.vcpus.iter_mut().for_each(|vcpu| advance_tsc(vcpu, elapsed, khz));
         }
         core.vm.restore_interrupt_controller(&state.interrupt_controller).map_err(BuildError::InterruptController)?;
-        core.restore(state.vcpus).map_err(BuildError::Vcpus)?;
+        // Here and not on their threads: that would take two wake-ups, which cost more than what it does.
+        for (vcpu, state) in vcpus.iter_mut().zip(&state.vcpus) {
+            vcpu.restore(state).map_err(BuildError::Vcpu)?;
+        }
+        core.give(vcpus).map_err(BuildError::Ready)?;
         let late = boottime_ns().saturating_sub(now);
         core.vm.set_clock(clock_ns.saturating_add(late)).map_err(BuildError::Clock)?;
         stamp(Stage::Restored);

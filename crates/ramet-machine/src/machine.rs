@@ -4,7 +4,7 @@ use crate::bus::{SharedPart, lock};
 use crate::freeze::Caller;
 use crate::vcpu_thread::{Command, HoldError, InCall, Reply, VcpuEvent, VcpuHandle};
 use ramet_devices::{BuiltPart, Interest};
-use ramet_kvm::{KickError, RestoreError, Vm};
+use ramet_kvm::{KickError, Vcpu, Vm};
 use ramet_memory::View;
 use ramet_state::{Identity, MachineState, VcpuState, VmClass, memory_regions};
 use rustix::event::epoll;
@@ -29,9 +29,6 @@ pub enum RunError {
     /// A vCPU cannot be read.
     #[error("A vCPU cannot be held")]
     Hold(#[source] HoldError),
-    /// A vCPU cannot be written.
-    #[error("A vCPU cannot be restored")]
-    Restore(#[source] RestoreError),
     /// A vCPU's register cannot be set.
     #[error("The result of a guest's call cannot be set")]
     Result(#[source] ramet_kvm::RunError),
@@ -93,18 +90,9 @@ impl Core {
         self.vcpus[vcpu].replies.recv().map_err(|_| RunError::Thread { vcpu })
     }
 
-    /// Restores all vCPUs, each on its own thread.
-    pub(crate) fn restore(&self, states: Vec<VcpuState>) -> Result<(), RunError> {
-        for (vcpu, state) in states.into_iter().enumerate() {
-            self.tell(vcpu, Command::Restore(Box::new(state)))?;
-        }
-        for vcpu in 0..self.vcpus.len() {
-            match self.reply(vcpu)? {
-                Reply::Restored(outcome) => outcome.map_err(RunError::Restore)?,
-                Reply::Serving(_) | Reply::Held(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
-            }
-        }
-        Ok(())
+    /// Gives each vCPU to its thread.
+    pub(crate) fn give(&self, vcpus: Vec<Vcpu>) -> Result<(), RunError> {
+        vcpus.into_iter().enumerate().try_for_each(|(number, vcpu)| self.tell(number, Command::Take(Box::new(vcpu))))
     }
 
     /// Stops all vCPUs; each reads its own state if `save`. A call that waits in `finish` is over by it.
@@ -122,7 +110,7 @@ impl Core {
             match self.reply(vcpu)? {
                 Reply::Held(Ok(state)) => states.push(state),
                 Reply::Held(Err(error)) => failed = Some(RunError::Hold(error)),
-                Reply::Serving(_) | Reply::Restored(_) | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
+                Reply::Serving | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
             }
         }
         failed.map_or(Ok(states), Err)
@@ -133,7 +121,7 @@ impl Core {
         self.tell(vcpu, Command::SetRax(value.into()))?;
         match self.reply(vcpu)? {
             Reply::RaxSet(outcome) => outcome.map_err(RunError::Result),
-            Reply::Serving(_) | Reply::Held(_) | Reply::Restored(_) => Err(RunError::Thread { vcpu }),
+            Reply::Serving | Reply::Held(_) => Err(RunError::Thread { vcpu }),
         }
     }
 

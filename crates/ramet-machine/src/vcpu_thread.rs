@@ -1,8 +1,8 @@
 //! A vCPU's thread.
 //!
 //! ```text
-//!            Restore                Run                     hold flag + kick
-//!   parked ----------> parked -------------> in the guest ------------------> parked
+//!         Take                   Run                     hold flag + kick
+//!   idle -------> parked -------------> in the guest ------------------> parked
 //!      ^                                      |      ^                          |
 //!      |                             guest call      Answer                   Hold -> Reply::Held
 //!      |                                      v      |
@@ -16,7 +16,7 @@
 
 use crate::bus::Bus;
 use ramet_devices::GuestCall;
-use ramet_kvm::{Exit, Kicker, RestoreError, RunError, SaveError, Vcpu};
+use ramet_kvm::{Exit, Kicker, RunError, SaveError, Vcpu};
 use ramet_state::VcpuState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -34,8 +34,8 @@ pub(crate) enum InCall {
 /// What a vCPU thread is told.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Take a state.
-    Restore(Box<VcpuState>),
+    /// This is your vCPU, restored.
+    Take(Box<Vcpu>),
     /// Enter the guest.
     Run,
     /// Report the state and stay out of the guest.
@@ -51,10 +51,8 @@ pub(crate) enum Command {
 /// What a vCPU thread answers.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The thread has begun to serve: it makes no system call any more that only new threads make, and its vCPU has
-    /// been in KVM_RUN once, which is slow only the first time.
-    Serving(Result<(), RunError>),
-    Restored(Result<(), RestoreError>),
+    /// The thread has begun to serve: it makes no system call any more that only new threads make.
+    Serving,
     Held(Result<Option<Box<VcpuState>>, HoldError>),
     RaxSet(Result<(), RunError>),
 }
@@ -133,9 +131,8 @@ pub(crate) trait Wake: Send {
     fn wake(&self);
 }
 
-/// What a vCPU thread works with.
-pub(crate) struct Context {
-    pub(crate) vcpu: Vcpu,
+/// A thread without a vCPU: it starts while the vCPU is being created.
+pub(crate) struct Idle {
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) bus: Arc<OnceLock<Bus>>,
     pub(crate) commands: Receiver<Command>,
@@ -144,6 +141,12 @@ pub(crate) struct Context {
     pub(crate) wake: Box<dyn Wake>,
     /// Nice value to take before the guest is entered first.
     pub(crate) nice: Option<i32>,
+}
+
+/// A thread with its vCPU.
+struct Context {
+    vcpu: Vcpu,
+    idle: Idle,
 }
 
 /// The event loop's end of a vCPU thread.
@@ -200,27 +203,39 @@ fn handle(vcpu: u8, bus: &Bus, exit: Exit<'_>) -> Handled {
     call.map_or(Handled::Done, Handled::Call)
 }
 
-impl Context {
+impl Idle {
     /// The thread's body.
-    pub(crate) fn serve(mut self) {
-        let primed = self.vcpu.prime();
-        if self.replies.send(Reply::Serving(primed)).is_err() {
+    pub(crate) fn serve(self) {
+        if self.replies.send(Reply::Serving).is_err() {
             return;
         }
-        while let Ok(command) = self.commands.recv() {
+        // Anything else before a vCPU is there is the end of the machine.
+        if let Ok(Command::Take(vcpu)) = self.commands.recv() {
+            if let Some(nice) = self.nice
+                && let Err(error) = rustix::process::setpriority_process(None, nice)
+            {
+                tracing::warn!(%error, nice, "a vCPU keeps the priority of its birth");
+            }
+            Context { vcpu: *vcpu, idle: self }.serve();
+        }
+    }
+}
+
+impl Context {
+    fn serve(mut self) {
+        while let Ok(command) = self.idle.commands.recv() {
             let reply = match command {
-                Command::Restore(state) => Reply::Restored(self.vcpu.restore(&state)),
                 Command::SetRax(value) => Reply::RaxSet(self.vcpu.edit_registers(|registers| registers.rax = value)),
                 Command::Hold { save, .. } => Reply::Held(self.save_if(save)),
-                // An answer to a call that a hold has finished meanwhile.
-                Command::Answer(_) => continue,
+                // An answer to a call that a hold has finished meanwhile; a second vCPU is never given.
+                Command::Answer(_) | Command::Take(_) => continue,
                 Command::Run => match self.run() {
                     Left::Held | Left::Failed => continue,
                     Left::Quit => return,
                 },
                 Command::Quit => return,
             };
-            if self.replies.send(reply).is_err() {
+            if self.idle.replies.send(reply).is_err() {
                 return;
             }
         }
@@ -234,23 +249,18 @@ impl Context {
 
     fn report(&self, event: VcpuEvent) {
         // The event loop is gone only when the process ends.
-        if self.events.send((self.vcpu.number(), event)).is_ok() {
-            self.wake.wake();
+        if self.idle.events.send((self.vcpu.number(), event)).is_ok() {
+            self.idle.wake.wake();
         }
     }
 
     fn run(&mut self) -> Left {
-        let bus = Arc::clone(&self.bus);
+        let bus = Arc::clone(&self.idle.bus);
         let Some(bus) = bus.get() else { return Left::Failed };
         let number = self.vcpu.number();
-        if let Some(nice) = self.nice.take()
-            && let Err(error) = rustix::process::setpriority_process(None, nice)
-        {
-            tracing::warn!(%error, nice, "a vCPU keeps the priority of its birth");
-        }
         loop {
             self.vcpu.clear_kick();
-            if self.hold.load(Ordering::SeqCst) {
+            if self.idle.hold.load(Ordering::SeqCst) {
                 return self.leave();
             }
             let handled = match self.vcpu.run() {
@@ -289,7 +299,7 @@ impl Context {
     }
 
     fn complete(&mut self) -> Result<(), RunError> {
-        let bus = Arc::clone(&self.bus);
+        let bus = Arc::clone(&self.idle.bus);
         let Some(bus) = bus.get() else { return Ok(()) };
         let (number, mut seen) = (self.vcpu.number(), Vec::new());
         let result = self.vcpu.complete_pending(&mut |exit| match handle(number, bus, exit) {
@@ -307,7 +317,7 @@ impl Context {
     fn wait_in_call(&mut self) -> Option<Left> {
         let vcpu = self.vcpu.number();
         loop {
-            let reply = match self.commands.recv() {
+            let reply = match self.idle.commands.recv() {
                 Ok(Command::Answer(value)) => {
                     // The access reads 0; what the guest gets is an edit of the completed register.
                     let done = self
@@ -324,19 +334,18 @@ impl Context {
                 Ok(Command::Hold { save, in_call: InCall::Finish }) => {
                     let held = self.complete().map_err(|source| HoldError::Complete { vcpu, source });
                     let held = held.and_then(|()| self.save_if(save));
-                    return match self.replies.send(Reply::Held(held)) {
+                    return match self.idle.replies.send(Reply::Held(held)) {
                         Ok(()) => Some(Left::Held),
                         Err(_) => Some(Left::Quit),
                     };
                 }
                 Ok(Command::Hold { save, in_call: InCall::Keep }) => Reply::Held(self.save_if(save)),
                 // Let go after a hold that kept the call: it still waits.
-                Ok(Command::Run) => continue,
-                Ok(Command::Restore(state)) => Reply::Restored(self.vcpu.restore(&state)),
+                Ok(Command::Run | Command::Take(_)) => continue,
                 Ok(Command::SetRax(_)) => Reply::RaxSet(Ok(())),
                 Ok(Command::Quit) | Err(_) => return Some(Left::Quit),
             };
-            if self.replies.send(reply).is_err() {
+            if self.idle.replies.send(reply).is_err() {
                 return Some(Left::Quit);
             }
         }

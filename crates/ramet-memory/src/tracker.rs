@@ -36,12 +36,8 @@ const PAGEMAP_SWAPPED: u64 = 1 << 62;
 const PAGEMAP_PRESENT: u64 = 1 << 63;
 
 /// Request numbers of the ioctls that a tracker makes once it is open: what a machine's seccomp filter must let through.
-pub const TRACKER_IOCTLS: &[u32] = &[
-    sys::UFFDIO_REGISTER as u32,
-    sys::UFFDIO_COPY as u32,
-    sys::UFFDIO_ZEROPAGE as u32,
-    sys::PAGEMAP_SCAN as u32,
-];
+pub const TRACKER_IOCTLS: &[u32] =
+    &[sys::UFFDIO_REGISTER as u32, sys::UFFDIO_COPY as u32, sys::UFFDIO_ZEROPAGE as u32, sys::PAGEMAP_SCAN as u32];
 
 /// How a tracker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +106,8 @@ impl Tracker {
             TrackerKind::WriteProtection => Some(open_userfault(&pagemap).map_err(TrackerError::WriteProtection)?),
             TrackerKind::PrivatePages => None,
         };
-        let regions = vec![sys::PageRegion::default(); SCAN_REGIONS];
+        // Made at the first scan: most clones are never frozen.
+        let regions = Vec::new();
         Ok(Tracker { pagemap, userfault, regions })
     }
 
@@ -219,6 +216,7 @@ impl Tracker {
                 return_mask: sys::PAGE_IS_WRITTEN,
                 ..Default::default()
             };
+            self.regions.resize(SCAN_REGIONS, sys::PageRegion::default());
             let filled = sys::pagemap_scan(self.pagemap.as_fd(), &mut arg, &mut self.regions)?;
             for region in &self.regions[..filled] {
                 let start = (region.start - address) / PAGE_BYTES;

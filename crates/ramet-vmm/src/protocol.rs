@@ -1,6 +1,7 @@
 //! What supervisor, zygote and machine say to each other.
 //!
-//! Messages are CBOR over SOCK_SEQPACKET sockets, one message a packet, descriptors beside it (SCM_RIGHTS). The
+//! Messages are postcard (not the self-describing CBOR of state files: both ends are the same binary, and decoding is on
+//! the path of every fork) over SOCK_SEQPACKET sockets, one message a packet, descriptors beside it (SCM_RIGHTS). The
 //! supervisor treats what a machine says as hostile: a guest may have taken its monitor over.
 //!
 //! ```text
@@ -19,8 +20,6 @@ use serde_bytes::ByteBuf;
 
 /// Longest message in bytes: a state of 8 vCPUs and the runs of a layer of many millions of pages.
 pub const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// Deepest nesting of a message.
-const MAX_DEPTH: usize = 32;
 
 /// To the zygote, first of all: what is known of this host's KVM.
 #[derive(Debug, Serialize, Deserialize)]
@@ -277,9 +276,7 @@ pub enum MessageError {
 /// # Errors
 /// [`MessageError::Encode`].
 pub fn to_bytes<T: Serialize>(message: &T) -> Result<Vec<u8>, MessageError> {
-    let mut bytes = Vec::with_capacity(4096);
-    ciborium::into_writer(message, &mut bytes).map_err(|error| MessageError::Encode(error.to_string()))?;
-    Ok(bytes)
+    postcard::to_stdvec(message).map_err(|error| MessageError::Encode(error.to_string()))
 }
 
 /// Decodes a message.
@@ -287,6 +284,7 @@ pub fn to_bytes<T: Serialize>(message: &T) -> Result<Vec<u8>, MessageError> {
 /// # Errors
 /// [`MessageError::Decode`].
 pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
-    ciborium::de::from_reader_with_recursion_limit(bytes, MAX_DEPTH)
-        .map_err(|error| MessageError::Decode { bytes: bytes.len(), reason: error.to_string() })
+    let failed = |reason: String| MessageError::Decode { bytes: bytes.len(), reason };
+    let (message, rest) = postcard::take_from_bytes(bytes).map_err(|error| failed(error.to_string()))?;
+    if rest.is_empty() { Ok(message) } else { Err(failed(format!("{} bytes are left over", rest.len()))) }
 }

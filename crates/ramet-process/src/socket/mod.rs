@@ -245,7 +245,7 @@ impl SeqPacket {
     /// Receives the next message within `limits`.
     pub fn recv(&self, limits: Limits) -> Result<Received, RecvError> {
         let mut head = [0; HEADER_BYTES];
-        let mut body = vec![0; limits.bytes.min(INLINE_BYTES_MAX)];
+        let mut body = vec![0; self.next_body_bytes()?.min(limits.bytes).min(INLINE_BYTES_MAX)];
         let (received, flags, mut descriptors) = self.recv_packet(&mut head, &mut body)?;
         if received == 0 && descriptors.is_empty() {
             return Ok(Received::EndOfStream);
@@ -264,7 +264,10 @@ impl SeqPacket {
             return Err(RecvError::Malformed("it does not carry the announced number of descriptors"));
         }
         let bytes = match header.kind {
-            Kind::Inline if header.bytes == body_bytes => body[..body_bytes].to_vec(),
+            Kind::Inline if header.bytes == body_bytes => {
+                body.truncate(body_bytes);
+                body
+            }
             Kind::Inline => return Err(RecvError::Malformed("its body does not have the announced length")),
             Kind::Payload if body_bytes != 0 || descriptors.is_empty() => {
                 return Err(RecvError::Malformed("a payload packet has one memfd and no body"));
@@ -276,6 +279,19 @@ impl SeqPacket {
             return Err(RecvError::TooManyDescriptors { found: descriptors.len(), limit: limits.descriptors });
         }
         Ok(Received::Message(Message { bytes, descriptors }))
+    }
+
+    /// How long the next packet's body is: a buffer for the longest would cost a newborn process more page faults than
+    /// this costs it time.
+    fn next_body_bytes(&self) -> Result<usize, RecvError> {
+        loop {
+            match rustix::net::recv(&self.0, &mut [0; 0], RecvFlags::PEEK | RecvFlags::TRUNC) {
+                Ok((_, bytes)) => return Ok(bytes.saturating_sub(HEADER_BYTES)),
+                Err(Errno::INTR | Errno::CONNRESET) => continue,
+                Err(Errno::AGAIN) => return Err(RecvError::NotReady),
+                Err(errno) => return Err(RecvError::Recv(errno)),
+            }
+        }
     }
 
     fn recv_packet(&self, head: &mut [u8], body: &mut [u8]) -> Result<(usize, ReturnFlags, Vec<OwnedFd>), RecvError> {
