@@ -73,7 +73,12 @@ impl Spec {
     }
 
     pub fn config(&self) -> Config {
-        Config { program: program(), limits: self.limits, layer_limit_bytes: self.layer_limit_bytes }
+        Config {
+            program: program(),
+            limits: self.limits,
+            layer_limit_bytes: self.layer_limit_bytes,
+            ..Config::default()
+        }
     }
 
     pub fn boot_spec<'a>(&self, kernel: &'a [u8]) -> BootSpec<'a> {
