@@ -1,5 +1,6 @@
 //! The family itself: what it owns, how it starts, its event loop.
 
+use crate::cgroup::Cgroup;
 use crate::lifecycle::Phase;
 use crate::member::Member;
 use crate::operation::{Operation, OperationId};
@@ -181,6 +182,7 @@ pub struct Family {
     pub(crate) early_doorbells: BTreeSet<u64>,
     pub(crate) family_memory: Option<OwnedFd>,
     pub(crate) epoll: OwnedFd,
+    cgroup: Option<Cgroup>,
     /// Isolations that the host refused; `None` until the zygote has said so.
     pub(crate) missing: Option<Vec<(String, i32)>>,
 }
@@ -233,6 +235,7 @@ impl Family {
             family_memory: None,
             epoll,
             missing: None,
+            cgroup: None,
         })
     }
 
@@ -261,6 +264,30 @@ impl Family {
     /// Process id of the zygote.
     pub fn zygote_pid(&self) -> u32 {
         self.zygote.process.id()
+    }
+
+    /// Makes a control group, in which all machines are born from now on, and which they are charged to. The zygote is
+    /// moved into it, for which the kernel waits for an RCU grace period (some 20 ms): later than the founder's boot,
+    /// which should not wait for that, and before a first fork.
+    ///
+    /// # Errors
+    /// The errno of what was refused; it takes the right to make control groups, as root has it.
+    pub fn join_cgroup(&mut self) -> std::io::Result<()> {
+        if self.cgroup.is_none() {
+            self.cgroup = Some(Cgroup::new(self.zygote.process.id())?);
+        }
+        Ok(())
+    }
+
+    /// What the zygote and all machines born since [`Self::join_cgroup`] cost together, in bytes, the kernel's share and the layers that they touched
+    /// included; `None` where the family has no control group.
+    pub fn charged_bytes(&self) -> Option<u64> {
+        self.cgroup.as_ref().and_then(Cgroup::usage_bytes)
+    }
+
+    /// Directory of the family's control group.
+    pub fn cgroup(&self) -> Option<&std::path::Path> {
+        self.cgroup.as_ref().map(Cgroup::directory)
     }
 
     /// A descriptor that is readable when [`Self::step`] has something to do.

@@ -14,6 +14,7 @@
 
 mod birth;
 mod boot;
+mod cgroup;
 mod end;
 mod family;
 mod fork;

@@ -121,7 +121,7 @@ fn user_namespaces() -> Check {
 fn rights() -> Check {
     const NAME: &str = "rights";
     if rustix::process::geteuid().is_root() {
-        return Check::ok(NAME, "root: machines get namespaces, a user id and a cgroup of their own");
+        return Check::ok(NAME, "root: machines get namespaces and user ids of their own, families a cgroup");
     }
     Check::lacking(
         Status::Degraded,

@@ -51,8 +51,10 @@ impl Boot {
 /// What the clones cost.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Memory {
-    /// What the host has less of since the parent was booted, per clone: everything, the kernel's share included.
+    /// Everything per clone, the kernel's share included.
     pub(crate) all_in_per_clone_kib: u64,
+    /// What says so: the family's control group, or MemAvailable where it has none (other programs disturb that).
+    pub(crate) measured_by: &'static str,
     /// Proportional set size of a clone's process, on average.
     pub(crate) pss_per_clone_kib: u64,
     /// Pages that only the clone has, on average.
@@ -66,8 +68,24 @@ pub(crate) fn available_kib() -> u64 {
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-pub(crate) fn memory(family: &Family, available_after_boot: u64) -> Result<Memory> {
-    let all_in = available_after_boot.saturating_sub(available_kib());
+/// What there was before the clones.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before {
+    charged_bytes: Option<u64>,
+    available_kib: u64,
+}
+
+impl Before {
+    pub(crate) fn now(family: &Family) -> Self {
+        Self { charged_bytes: family.charged_bytes(), available_kib: available_kib() }
+    }
+}
+
+pub(crate) fn memory(family: &Family, before: Before) -> Result<Memory> {
+    let (all_in, measured_by) = match (before.charged_bytes, family.charged_bytes()) {
+        (Some(before), Some(now)) => (now.saturating_sub(before) / 1024, "cgroup"),
+        _ => (before.available_kib.saturating_sub(available_kib()), "MemAvailable"),
+    };
     let mut clones = 0;
     let (mut pss, mut private) = (0, 0);
     for member in family.members().filter(|member| member.number != 0 && member.phase != Phase::Dead) {
@@ -80,6 +98,7 @@ pub(crate) fn memory(family: &Family, available_after_boot: u64) -> Result<Memor
     let each = |sum: u64| sum / clones.max(1);
     Ok(Memory {
         all_in_per_clone_kib: each(all_in),
+        measured_by,
         pss_per_clone_kib: each(pss),
         private_per_clone_kib: each(private),
     })

@@ -20,7 +20,6 @@ pub(crate) struct Report {
     distinct_random: usize,
     isolation_ok: bool,
     backing: String,
-    available_before_kib: u64,
 }
 
 /// What happens in a child's process, in order.
@@ -41,13 +40,7 @@ fn milliseconds(from: u64, to: u64, ns_per_tick: f64) -> f64 {
 }
 
 impl Report {
-    pub(crate) fn new(
-        family: &Family,
-        clones: &Clones,
-        boot: &Boot,
-        memory: &Memory,
-        available_before_kib: u64,
-    ) -> Self {
+    pub(crate) fn new(family: &Family, clones: &Clones, boot: &Boot, memory: &Memory) -> Self {
         let ns = clones.ns_per_tick();
         let records = &clones.records;
         let since_request = |record: &CloneRecord, tsc: u64| milliseconds(record.requested_tsc, tsc, ns);
@@ -72,7 +65,6 @@ impl Report {
             distinct_random: clones.distinct_random(),
             isolation_ok: clones.isolation_ok(),
             backing: format!("{:?}", family.backing()),
-            available_before_kib,
         }
     }
 
@@ -91,7 +83,6 @@ impl Report {
             "memory_per_clone_kib": self.memory.all_in_per_clone_kib,
             "memory": self.memory,
             "layers_on": self.backing,
-            "available_before_kib": self.available_before_kib,
         })
     }
 
@@ -129,7 +120,7 @@ impl Report {
              clones that answer as themselves   {} of {}\n\
              distinct random bytes              {} of {}\n\
              isolated from one another          {}\n\
-             memory per clone                   {} KiB all in (MemAvailable), {} KiB PSS, {} KiB private\n",
+             memory per clone                   {} KiB all in ({}), {} KiB PSS, {} KiB private\n",
             table::tree(&parents, &label),
             self.answering,
             self.clones,
@@ -137,6 +128,7 @@ impl Report {
             self.clones,
             yes(self.isolation_ok),
             self.memory.all_in_per_clone_kib,
+            self.memory.measured_by,
             self.memory.pss_per_clone_kib,
             self.memory.private_per_clone_kib,
         )
