@@ -34,7 +34,6 @@ pub(crate) enum Chart {
         bars: Vec<(String, [f64; 3], String)>,
     },
     /// Lines over a number.
-    #[expect(dead_code, reason = "the fork benchmark draws time over slot size with it")]
     Lines {
         /// Title.
         title: String,
@@ -47,6 +46,8 @@ pub(crate) enum Chart {
         /// The lines.
         series: Vec<Series>,
     },
+    /// Charts below one another.
+    Column(Vec<Self>),
 }
 
 impl Chart {
@@ -65,10 +66,25 @@ impl Chart {
 
     /// The chart as an SVG document.
     pub(crate) fn svg(&self) -> String {
+        self.draw().finish()
+    }
+
+    fn draw(&self) -> Svg {
         match self {
             Self::Bars { title, bars } => draw_bars(title, bars),
             Self::Lines { title, x_label, y_label, logarithmic, series } => {
                 draw_lines(title, [x_label, y_label], *logarithmic, series)
+            }
+            Self::Column(charts) => {
+                let drawn: Vec<Svg> = charts.iter().map(Self::draw).collect();
+                let mut sheet = Svg::new(WIDTH, drawn.iter().map(Svg::height).sum());
+                let mut y = 0.0;
+                for part in drawn {
+                    let height = part.height();
+                    sheet.place(y, part);
+                    y += height;
+                }
+                sheet
             }
         }
     }
@@ -85,7 +101,7 @@ fn axis_unit(unit: &str) -> (&str, f64) {
     }
 }
 
-fn draw_bars(title: &str, bars: &[(String, [f64; 3], String)]) -> String {
+fn draw_bars(title: &str, bars: &[(String, [f64; 3], String)]) -> Svg {
     const LEFT: f64 = 240.0;
     const RIGHT: f64 = WIDTH - 110.0;
     const TOP: f64 = 50.0;
@@ -110,10 +126,10 @@ fn draw_bars(title: &str, bars: &[(String, [f64; 3], String)]) -> String {
         svg.line((axis.place(min), y), (axis.place(p99), y), "#222222", 1.5);
         svg.text(RIGHT + 8.0, y + 4.0, Anchor::Start, &format!("{} {unit}", crate::table::number(values[1])));
     }
-    svg.finish()
+    svg
 }
 
-fn draw_lines(title: &str, [x_label, y_label]: [&str; 2], logarithmic: [bool; 2], series: &[Series]) -> String {
+fn draw_lines(title: &str, [x_label, y_label]: [&str; 2], logarithmic: [bool; 2], series: &[Series]) -> Svg {
     const LEFT: f64 = 80.0;
     const RIGHT: f64 = WIDTH - 30.0;
     const TOP: f64 = 60.0;
@@ -145,7 +161,7 @@ fn draw_lines(title: &str, [x_label, y_label]: [&str; 2], logarithmic: [bool; 2]
         svg.line((LEFT, y - 4.0), (LEFT + 24.0, y - 4.0), colour, 2.0);
         svg.text(LEFT + 32.0, y, Anchor::Start, &line.name);
     }
-    svg.finish()
+    svg
 }
 
 #[cfg(test)]
@@ -187,15 +203,21 @@ mod tests {
                 name: name.to_owned(),
                 points: [16.0, 128.0, 4096.0].map(|x| (x, x * slope)).to_vec(),
             };
-            let svg = draw_lines("Title", ["MiB", "ms"], logarithmic, &[series("a", 0.1), series("b", 2.0)]);
+            let svg = draw_lines("Title", ["MiB", "ms"], logarithmic, &[series("a", 0.1), series("b", 2.0)]).finish();
             well_formed(&svg);
             assert_eq!((svg.matches("<polyline ").count(), svg.matches("<circle ").count()), (2, 6));
         }
-        well_formed(&draw_lines(
-            "One point",
-            ["x", "y"],
-            [true, true],
-            &[Series { name: "a".to_owned(), points: vec![(0.0, 0.0)] }],
-        ));
+        let point = Series { name: "a".to_owned(), points: vec![(0.0, 0.0)] };
+        well_formed(&draw_lines("One point", ["x", "y"], [true, true], &[point]).finish());
+    }
+
+    #[test]
+    fn a_column_is_as_high_as_its_charts() {
+        let bars = Chart::bars("Title", &Report::new("x", vec![]));
+        let svg = Chart::Column(vec![bars.clone(), bars.clone()]).svg();
+        well_formed(&svg);
+        assert_eq!(svg.matches("<svg ").count(), 3);
+        assert_eq!(svg.matches("</svg>").count(), 3);
+        assert!(svg.contains(&format!("y=\"{}\"", bars.draw().height())), "{svg}");
     }
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde::{Deserialize, Serialize};
 
 /// A host, as far as it explains a number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Host {
     /// The processor's name for itself, with family, model and stepping.
     pub(crate) cpu: String,
@@ -21,6 +21,9 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     /// The kind of KVM: by the module that backs it.
     pub(crate) kvm: String,
+    /// Processes that wanted to run, on average over the minute before the benchmark: what else the host was busy with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) load_before: Option<f64>,
     /// The microcode's revision, where the host tells.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) microcode: Option<String>,
@@ -38,9 +41,15 @@ impl Host {
             memory_mib: memory_kib.unwrap_or(0) / 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             kvm: kvm(|path| Path::new(path).exists()).to_owned(),
+            load_before: None,
             microcode: field(&cpuinfo, "microcode").map(str::to_owned),
         }
     }
+}
+
+/// The load of the last minute, where the host tells.
+pub(crate) fn load() -> Option<f64> {
+    read("/proc/loadavg").split(' ').next()?.parse().ok()
 }
 
 fn read(path: &str) -> String {
@@ -100,6 +109,7 @@ mod tests {
     #[test]
     fn this_host_is_described() {
         let host = Host::detect();
+        assert!(load().is_some_and(|load| load >= 0.0));
         assert!(host.cores > 0 && host.memory_mib > 0 && !host.kernel.is_empty(), "{host:?}");
     }
 }

@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 
 use crate::report::{Params, Row};
 use crate::shuffle::Shuffle;
-use crate::statistics::percentile;
 
 /// Rounds that are run and thrown away, to fill caches and pools.
 const WARM_UP_ROUNDS: u32 = 2;
@@ -42,6 +41,7 @@ type Sampler<'a> = Box<dyn FnMut() -> Result<Vec<Measure>> + 'a>;
 
 struct Variant<'a> {
     params: Params,
+    every: u32,
     sample: Sampler<'a>,
     /// Values by the measure's name, in the order in which the names first came.
     seen: Vec<(Measure, Vec<f64>)>,
@@ -62,11 +62,21 @@ impl<'a> Interleave<'a> {
     /// Adds a variant: a closure that does the thing once and returns what it measured. Every call must return the
     /// same names.
     pub(crate) fn add(&mut self, params: Params, sample: impl FnMut() -> Result<Vec<Measure>> + 'a) -> &mut Self {
-        self.variants.push(Variant { params, sample: Box::new(sample), seen: Vec::new() });
+        self.add_rare(params, 1, sample)
+    }
+
+    /// Adds a variant that takes so long that it is measured in every `every`-th round only (1: in all).
+    pub(crate) fn add_rare(
+        &mut self,
+        params: Params,
+        every: u32,
+        sample: impl FnMut() -> Result<Vec<Measure>> + 'a,
+    ) -> &mut Self {
+        self.variants.push(Variant { params, every: every.max(1), sample: Box::new(sample), seen: Vec::new() });
         self
     }
 
-    /// Runs `rounds` rounds and returns a row for each variant's measures, in the order in which they were added.
+    /// Runs `rounds` rounds (and those of the warm-up, in which everything is measured) and returns a row for each variant's measures, in the order in which they were added.
     ///
     /// # Errors
     /// The first sample that failed, or returned other measures than before: a benchmark never drops one.
@@ -76,6 +86,9 @@ impl<'a> Interleave<'a> {
         for round in 0..rounds + WARM_UP_ROUNDS {
             for at in shuffle.order(self.variants.len()) {
                 let variant = &mut self.variants[at];
+                if round.checked_sub(WARM_UP_ROUNDS).is_some_and(|counted| counted % variant.every != 0) {
+                    continue;
+                }
                 let sample = (variant.sample)().with_context(|| format!("Round {round} with {:?}", variant.params))?;
                 if round >= WARM_UP_ROUNDS {
                     variant.keep(sample).with_context(|| format!("Round {round} with {:?}", variant.params))?;
@@ -110,18 +123,7 @@ impl Variant<'_> {
 
     fn rows(self) -> Vec<Row> {
         let Self { params, seen, .. } = self;
-        let row = |(measure, mut values): (Measure, Vec<f64>)| {
-            values.sort_by(f64::total_cmp);
-            Some(Row {
-                name: measure.name.to_owned(),
-                params: params.clone(),
-                n: values.len(),
-                min: *values.first()?,
-                p50: percentile(&values, 50.0)?,
-                p99: percentile(&values, 99.0)?,
-                unit: measure.unit.to_owned(),
-            })
-        };
+        let row = |(measure, values): (Measure, Vec<f64>)| Row::of(measure.name, params.clone(), values, measure.unit);
         seen.into_iter().filter_map(row).collect()
     }
 }
@@ -173,6 +175,15 @@ mod tests {
         });
         let rows = interleave.run(3, 1).unwrap();
         assert_eq!((rows[0].n, rows[0].min, rows[0].p50, rows[0].p99), (3, 3.0, 4.0, 5.0));
+    }
+
+    #[test]
+    fn rare_variants_are_measured_in_some_rounds() {
+        for (every, rounds, expected) in [(1, 5, 5), (4, 5, 2), (4, 1, 1), (0, 3, 3)] {
+            let mut interleave = Interleave::new();
+            interleave.add_rare(Params::new(), every, || Ok(vec![value("a", 1.0)]));
+            assert_eq!(interleave.run(rounds, 1).unwrap()[0].n, expected, "{every}, {rounds}");
+        }
     }
 
     #[test]

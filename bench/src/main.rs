@@ -5,6 +5,7 @@
 //! numbers (limits, trends) is deliberately absent: a report says what was measured, and where.
 #![forbid(unsafe_code)]
 
+mod cgroup;
 mod chart;
 mod host;
 mod interleave;
@@ -14,6 +15,7 @@ mod scenario;
 mod shuffle;
 mod statistics;
 mod table;
+mod ticks;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,6 +26,10 @@ use clap::Parser;
 use options::Arguments;
 
 fn main() -> ExitCode {
+    // Machines are made from this program, as they are from the command.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == ramet_family::ZYGOTE_ARGUMENT) {
+        return ramet_family::zygote_main();
+    }
     match run(&Arguments::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -41,7 +47,9 @@ fn run(arguments: &Arguments) -> Result<()> {
     let scenario = scenario::find(name)?;
     let options = arguments.options(scenario.settings)?;
     eprintln!("{name}: {}", scenario.about);
-    let report = (scenario.run)(&options)?;
+    let load_before = host::load();
+    let mut report = (scenario.run)(&options)?;
+    report.host.load_before = load_before;
     print!("{}", table::render(&report, table::width()));
     if let Some(path) = &arguments.json {
         let json = serde_json::to_string_pretty(&report).context("Could not write the report as JSON")?;

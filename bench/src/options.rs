@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Parser;
 
+/// Samples of each row with `--quick`.
+const QUICK_SAMPLES: u32 = 2;
+
 /// Measures what Ramet and its host cost.
 #[derive(Debug, Parser)]
 #[command(name = "bench")]
@@ -27,6 +30,9 @@ pub(crate) struct Arguments {
     /// Seed of the order in which what is compared is measured.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Only see that it works: a few small samples, in seconds. The numbers mean little.
+    #[arg(long)]
+    quick: bool,
     /// A setting of the benchmark; `--list` shows which it has.
     #[arg(long = "set", value_name = "NAME=VALUE")]
     settings: Vec<String>,
@@ -38,6 +44,8 @@ pub(crate) struct Options {
     samples: Option<u32>,
     /// Seed of the order of measurements.
     pub(crate) seed: u64,
+    /// Small samples, and few.
+    pub(crate) quick: bool,
     settings: BTreeMap<String, String>,
 }
 
@@ -55,14 +63,19 @@ impl Arguments {
             }
             settings.insert(name.to_owned(), value.to_owned());
         }
-        Ok(Options { samples: self.n, seed: self.seed, settings })
+        Ok(Options { samples: self.n, seed: self.seed, quick: self.quick, settings })
     }
 }
 
 impl Options {
-    /// Samples of each row: as told, else `default`.
+    /// Samples of each row: as told, else `default`, or a few if it shall be quick.
     pub(crate) fn samples(&self, default: u32) -> u32 {
-        self.samples.unwrap_or(default)
+        self.samples.unwrap_or(if self.quick { default.min(QUICK_SAMPLES) } else { default })
+    }
+
+    /// A setting as it was given.
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
     }
 
     /// A setting's values, separated by commas; `default` where it is not set.
@@ -94,6 +107,10 @@ mod tests {
         let unset = options(&[]).unwrap();
         assert_eq!((unset.values("mib", &[9u64]).unwrap(), unset.samples(3), unset.seed), (vec![9], 3, 1));
         assert!(options(&["--set", "mib=x"]).unwrap().values("mib", &[9u64]).is_err());
+        let quick = options(&["--quick"]).unwrap();
+        assert!(quick.quick && quick.samples(100) == QUICK_SAMPLES && quick.samples(1) == 1);
+        assert_eq!(options(&["--quick", "-n", "7"]).unwrap().samples(3), 7);
+        assert_eq!((set.text("mib"), unset.text("mib")), (Some("1,2"), None));
         for bad in [&["--set", "other=1"][..], &["--set", "mib"], &["-n", "0"]] {
             assert!(options(bad).is_err(), "{bad:?}");
         }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::host::Host;
+use crate::statistics::percentile;
 
 /// What a row's measurement was made with: slot size, number of clones, ...
 pub(crate) type Params = BTreeMap<String, Value>;
@@ -48,6 +49,22 @@ pub(crate) struct Row {
     pub(crate) p99: f64,
     /// Unit of the three: `us`, `ms`, `KiB`, ...
     pub(crate) unit: String,
+}
+
+impl Row {
+    /// What `values` amount to; `None` without any.
+    pub(crate) fn of(name: &str, params: Params, mut values: Vec<f64>, unit: &str) -> Option<Self> {
+        values.sort_by(f64::total_cmp);
+        Some(Self {
+            name: name.to_owned(),
+            params,
+            n: values.len(),
+            min: *values.first()?,
+            p50: percentile(&values, 50.0)?,
+            p99: percentile(&values, 99.0)?,
+            unit: unit.to_owned(),
+        })
+    }
 }
 
 impl Report {

@@ -24,7 +24,9 @@ pub(crate) fn render(report: &Report, width: usize) -> String {
         format!("{}, {} cores, {} MiB", host.cpu, host.cores, host.memory_mib),
         format!("Linux {}, KVM: {}", host.kernel, host.kvm),
     ];
-    for line in head.iter().chain(&report.guest.as_ref().map(|guest| format!("guest: {guest}"))) {
+    let load = host.load_before.map(|load| format!("load before: {load}"));
+    let guest = report.guest.as_ref().map(|guest| format!("guest: {guest}"));
+    for line in head.iter().chain(&load).chain(&guest) {
         text += &format!("{line}\n");
     }
     let name_width = report.rows.iter().map(|row| row.name.len()).max().unwrap_or(0).max(4);

@@ -16,24 +16,33 @@ pub(super) enum Anchor {
 /// A document being written.
 #[derive(Debug)]
 pub(super) struct Svg {
-    text: String,
+    width: f64,
+    height: f64,
+    elements: String,
 }
 
 impl Svg {
     /// A white sheet.
     pub(super) fn new(width: f64, height: f64) -> Self {
-        let text = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-             viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-             <rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n"
-        );
-        Self { text }
+        let elements = format!("<rect width=\"{width}\" height=\"{height}\" fill=\"#ffffff\"/>\n");
+        Self { width, height, elements }
+    }
+
+    pub(super) fn height(&self) -> f64 {
+        self.height
+    }
+
+    /// Puts another sheet on this one, its upper edge at `y`.
+    pub(super) fn place(&mut self, y: f64, other: Self) {
+        self.add(format_args!("<svg y=\"{y}\" width=\"{}\" height=\"{}\">", other.width, other.height));
+        self.elements += &other.elements;
+        self.add(format_args!("</svg>"));
     }
 
     fn add(&mut self, element: std::fmt::Arguments<'_>) {
         // Writing to a String cannot fail.
-        let _ = self.text.write_fmt(element);
-        self.text.push('\n');
+        let _ = self.elements.write_fmt(element);
+        self.elements.push('\n');
     }
 
     pub(super) fn text(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
@@ -71,9 +80,12 @@ impl Svg {
         self.add(format_args!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
     }
 
-    pub(super) fn finish(mut self) -> String {
-        self.text.push_str("</svg>\n");
-        self.text
+    pub(super) fn finish(self) -> String {
+        let Self { width, height, elements } = self;
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+             viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"12\">\n{elements}</svg>\n"
+        )
     }
 }
 

@@ -46,7 +46,7 @@ fn run(options: &Options) -> Result<Report> {
 }
 
 /// A process that runs another program, which ends at once.
-fn process_spawn_exit() -> Result<Vec<Measure>> {
+pub(super) fn process_spawn_exit() -> Result<Vec<Measure>> {
     let started = Instant::now();
     let status = Command::new("true").stdin(Stdio::null()).status().context("Could not run `true`")?;
     let took = started.elapsed();
@@ -123,7 +123,7 @@ fn kvm() -> Result<Kvm> {
     Kvm::new().context("Could not open /dev/kvm: this benchmark needs it, readable and writable")
 }
 
-fn vm_create_close() -> Result<Vec<Measure>> {
+pub(super) fn vm_create_close() -> Result<Vec<Measure>> {
     let kvm = kvm()?;
     let started = Instant::now();
     let vm = kvm.create_vm().context("Could not create a virtual machine")?;

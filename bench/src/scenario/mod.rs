@@ -1,6 +1,7 @@
 //! The benchmarks. A new one is a module with a `SCENARIO` and a line in [`ALL`].
 
 mod floor;
+mod fork;
 
 use anyhow::{Context, Result};
 
@@ -22,7 +23,7 @@ pub(crate) struct Scenario {
     pub(crate) chart: fn(&Report) -> Chart,
 }
 
-const ALL: &[Scenario] = &[floor::SCENARIO];
+const ALL: &[Scenario] = &[floor::SCENARIO, fork::SCENARIO];
 
 /// The benchmark with this name.
 ///
