@@ -154,7 +154,11 @@ impl Family {
         {
             descriptors.push(memory.as_fd());
         }
-        member.control.send(&bytes, &descriptors).map_err(|source| BearError::Send { number, source })
+        match member.control.send(&bytes, &descriptors) {
+            // It could not be born, or has died already: the zygote's report is on its way, and says why.
+            Ok(()) | Err(SendError::PeerGone(_)) => Ok(()),
+            Err(source) => Err(BearError::Send { number, source }),
+        }
     }
 
     fn watch(&self, member: &Member) -> Result<(), Errno> {

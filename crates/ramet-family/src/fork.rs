@@ -10,6 +10,7 @@ use crate::operation::{Cause, Freeze, Operation, OperationId, Progress, Source};
 use crate::quota::QuotaError;
 use ramet_abi::guest_port::{ERROR_HOST, ERROR_NOT_PERMITTED, ERROR_QUOTA, ERROR_RATE, FORK_MAX_CHILDREN, FORK_PAUSED};
 use ramet_memory::LayeredMemory;
+use ramet_process::SendError;
 use ramet_state::{Intent, NewIdentity, plan};
 use ramet_vmm::protocol::{BuildStamps, FreezeCause, Frozen, FrozenMemory, MemorySource, Order, to_bytes};
 use serde_bytes::ByteBuf;
@@ -160,7 +161,8 @@ impl Family {
         // The children are born while the parent is frozen.
         for number in numbers {
             if let Err(source) = self.bear(number, parent, depth, &class, operation) {
-                self.abandon(operation, "a sibling could not be made");
+                self.freeze_failed(operation, "a sibling could not be made");
+                self.operations.remove(&operation);
                 return Err(ForkError::Bear { number, source });
             }
         }
@@ -256,11 +258,15 @@ impl Family {
         }
         let Freeze::Done(source) = &operation.freeze else { return };
         // A child that is still being born finds its plan when it is.
-        let blank = |(_, progress): &(&u64, &Progress)| matches!(progress, Progress::Bearing | Progress::Blank);
-        let numbers: Vec<u64> = operation.children.iter().filter(blank).map(|(number, _)| *number).collect();
+        let numbers: Vec<u64> =
+            operation.children.keys().copied().filter(|number| operation.awaits_plan(*number)).collect();
         if !numbers.is_empty() {
             let (source, paused) = (source.clone(), operation.paused);
             for number in numbers {
+                // One that is given up lets the others advance, from in here.
+                if !self.operations.get(&id).is_some_and(|operation| operation.awaits_plan(number)) {
+                    continue;
+                }
                 match self.build(number, &source, paused) {
                     Ok(()) => self.mark_building(id, number),
                     Err(reason) => self.give_up(number, &reason),
@@ -312,7 +318,11 @@ impl Family {
         let order = Order::Build { plan: Box::new(plan), memory, entropy: ByteBuf::from(entropy), paused };
         let bytes = to_bytes(&order).map_err(|error| describe(&error))?;
         let member = self.members.get(&number).ok_or("it is gone")?;
-        member.control.send(&bytes, &descriptors).map_err(|error| describe(&error))
+        match member.control.send(&bytes, &descriptors) {
+            // Its death is on its way, and says more.
+            Ok(()) | Err(SendError::PeerGone(_)) => Ok(()),
+            Err(error) => Err(describe(&error)),
+        }
     }
 
     /// A guest calls fork().

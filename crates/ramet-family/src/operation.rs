@@ -80,6 +80,11 @@ impl Operation {
         }
     }
 
+    /// Whether a child was not sent its plan yet. One that is still being born finds it when it is.
+    pub(crate) fn awaits_plan(&self, number: u64) -> bool {
+        matches!(self.children.get(&number), Some(Progress::Bearing | Progress::Blank))
+    }
+
     /// Whether every child is blank, so that a guest's fork can be permitted.
     pub(crate) fn all_blank(&self) -> bool {
         self.children.values().all(|progress| *progress == Progress::Blank)

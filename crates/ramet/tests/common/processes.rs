@@ -32,9 +32,9 @@ pub fn children(of: u32) -> Vec<u32> {
 /// What this process holds that a family could leave behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footprint {
-    descriptors: Vec<(i32, std::path::PathBuf)>,
+    pub descriptors: Vec<(i32, std::path::PathBuf)>,
     children: Vec<u32>,
-    shared_mappings: usize,
+    pub shared_mappings: usize,
 }
 
 impl Footprint {
@@ -58,4 +58,33 @@ pub fn shared_memory_kib() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Shmem:")).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+/// A folder that goes when the test ends.
+pub struct Scratch(std::path::PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ramet-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub fn file(&self, name: &str, bytes: &[u8]) -> std::path::PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).unwrap();
+    }
 }
