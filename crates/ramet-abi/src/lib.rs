@@ -16,6 +16,7 @@
 //! 0x1_0000_0000  the rest of RAM <-------------------------------------+
 //! ```
 #![no_std]
+#![forbid(unsafe_code)]
 
 pub mod clone_page;
 pub mod guest_port;

@@ -1,3 +1,5 @@
+//! Images and entry states, well-formed and not. Whether a guest then runs is for the end-to-end tests.
+
 use super::*;
 use proptest::prelude::*;
 use ramet_state::{Intent, InterruptMode, NewIdentity, plan};

@@ -139,10 +139,12 @@ impl Family {
         Ok(Some(answer))
     }
 
-    /// The time-stamp counter that a guest stored with its first instruction; `None` until it has.
+    /// The host's time-stamp counter when a guest executed its first instruction, from what the guest stored then and
+    /// its offset; `None` until it has and is known to be built, and where the host does not tell the offset.
     pub fn first_instruction_tsc(&self, number: u64) -> Option<u64> {
-        let page = &self.members.get(&number)?.page;
-        page.load_u64(FIRST_INSTRUCTION_TSC_AT).ok().filter(|tsc| *tsc != 0)
+        let member = self.members.get(&number)?;
+        let guest = member.page.load_u64(FIRST_INSTRUCTION_TSC_AT).ok().filter(|tsc| *tsc != 0)?;
+        Some(guest.wrapping_sub(member.stamps?.tsc_offset?))
     }
 
     /// A guest has rung: whoever waits for its answer looks at the page.

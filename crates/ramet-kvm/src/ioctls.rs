@@ -35,6 +35,7 @@ pub const RUNTIME_IOCTLS: &[u32] = &[
     request(WRITE, 0xA7, 392),        // KVM_SET_XCRS
     request(0, 0xA3, 0),              // KVM_GET_TSC_KHZ
     request(0, 0xAD, 0),              // KVM_KVMCLOCK_CTRL
+    request(WRITE, 0xE2, 24),         // KVM_GET_DEVICE_ATTR (a vCPU's TSC offset)
     request(READ | WRITE, 0x62, 520), // KVM_GET_IRQCHIP
     request(READ, 0x63, 520),         // KVM_SET_IRQCHIP
     request(READ, 0x9F, 112),         // KVM_GET_PIT2

@@ -2,8 +2,8 @@
 #![allow(unsafe_code)]
 
 use kvm_bindings::{
-    KVMIO, kvm_debugregs, kvm_ioeventfd, kvm_irqchip, kvm_irqfd, kvm_lapic_state, kvm_pit_state2, kvm_sregs2,
-    kvm_vcpu_events, kvm_xsave,
+    KVM_VCPU_TSC_CTRL, KVM_VCPU_TSC_OFFSET, KVMIO, kvm_debugregs, kvm_device_attr, kvm_ioeventfd, kvm_irqchip,
+    kvm_irqfd, kvm_lapic_state, kvm_pit_state2, kvm_sregs2, kvm_vcpu_events, kvm_xsave,
 };
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,6 +18,7 @@ ioctl_ior_nr!(KVM_GET_SREGS2, KVMIO, 0xcc, kvm_sregs2);
 ioctl_iow_nr!(KVM_SET_SREGS2, KVMIO, 0xcd, kvm_sregs2);
 ioctl_ior_nr!(KVM_GET_XSAVE, KVMIO, 0xa4, kvm_xsave);
 ioctl_ior_nr!(KVM_GET_XSAVE2, KVMIO, 0xcf, kvm_xsave);
+ioctl_iow_nr!(KVM_GET_DEVICE_ATTR, KVMIO, 0xe2, kvm_device_attr);
 
 fn check(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -60,6 +61,17 @@ pub(crate) fn set_xsave(vcpu: &impl AsRawFd, size: XsaveSize, bytes: &[u8]) -> i
     }
     // SAFETY: the kernel reads as many bytes as for KVM_GET_XSAVE2, and the length was checked to be that.
     check(unsafe { ioctl_with_ptr(vcpu, KVM_SET_XSAVE(), bytes.as_ptr()) })
+}
+
+/// KVM_GET_DEVICE_ATTR: a vCPU's TSC offset (Linux, Documentation/virt/kvm/devices/vcpu.rst, section 4).
+pub(crate) fn tsc_offset(vcpu: &impl AsRawFd) -> io::Result<u64> {
+    let mut offset = 0u64;
+    let address = std::ptr::from_mut(&mut offset) as u64;
+    let attribute =
+        kvm_device_attr { group: KVM_VCPU_TSC_CTRL, attr: KVM_VCPU_TSC_OFFSET.into(), addr: address, flags: 0 };
+    // SAFETY: the kernel reads one `kvm_device_attr` and writes the attribute's 8 bytes to `offset`, which outlives it.
+    check(unsafe { ioctl_with_ref(vcpu, KVM_GET_DEVICE_ATTR(), &attribute) })?;
+    Ok(offset)
 }
 
 /// KVM_IRQFD: the eventfd raises line `gsi`.

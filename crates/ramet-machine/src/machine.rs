@@ -55,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) events: Receiver<(u8, VcpuEvent)>,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) epoll: OwnedFd,
+    /// See [`Paused::tsc_offset`].
+    pub(crate) tsc_offset: Option<u64>,
 }
 
 /// Token of the vCPU events' eventfd; parts have their index above [`TOKEN_BITS`] bits of their own token.
@@ -221,6 +223,12 @@ impl Paused {
     /// A machine that has just been built.
     pub(crate) fn built(core: Core) -> Self {
         Self { core, states: Vec::new() }
+    }
+
+    /// What its guest reads as time-stamp counter was, when it was built, the host's plus this (modulo 2^64). `None`
+    /// if the host does not tell.
+    pub fn tsc_offset(&self) -> Option<u64> {
+        self.core.tsc_offset
     }
 
     /// Lets the machine go on.

@@ -176,11 +176,11 @@ enum Handled {
 
 /// One access at a time, as the ports are accessed; the last call wins, there is at most one in practice.
 fn port_read(bus: &Bus, port: u16, size: u8, data: &mut [u8]) -> Option<GuestCall> {
-    data.chunks_mut(usize::from(size.max(1))).filter_map(|access| bus.port_read(port, access)).last()
+    data.chunks_mut(usize::from(size.max(1))).fold(None, |call, access| bus.port_read(port, access).or(call))
 }
 
 fn port_write(bus: &Bus, port: u16, size: u8, data: &[u8]) -> Option<GuestCall> {
-    data.chunks(usize::from(size.max(1))).filter_map(|access| bus.port_write(port, access)).last()
+    data.chunks(usize::from(size.max(1))).fold(None, |call, access| bus.port_write(port, access).or(call))
 }
 
 fn handle(vcpu: u8, bus: &Bus, exit: Exit<'_>) -> Handled {

@@ -141,6 +141,7 @@ fn be_built<'a>(
         ramet_machine::Stage::Mapped => stamps.mapped = read_tsc(),
         ramet_machine::Stage::Restored => stamps.restored = read_tsc(),
     })?;
+    stamps.tsc_offset = machine.tsc_offset();
     let state = if paused {
         State::Held(machine)
     } else {

@@ -149,6 +149,8 @@ pub struct BuildStamps {
     pub restored: u64,
     /// The vCPUs were let go.
     pub released: u64,
+    /// What the guest reads is the host's counter plus this (modulo 2^64); `None` if the host does not tell.
+    pub tsc_offset: Option<u64>,
 }
 
 /// What a freeze found in memory.

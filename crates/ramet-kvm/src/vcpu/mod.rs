@@ -228,6 +228,21 @@ impl Vcpu {
         self.fd.get_tsc_khz().map_err(io::Error::from)
     }
 
+    /// What the guest reads as its TSC is the host's plus this, modulo 2^64: 0 where the TSC is not virtual. `None` if
+    /// the kernel does not tell (Linux before 5.16).
+    ///
+    /// # Errors
+    /// The errno of KVM_GET_DEVICE_ATTR.
+    pub fn tsc_offset(&self) -> io::Result<Option<u64>> {
+        if !self.tsc_is_virtual {
+            return Ok(Some(0));
+        }
+        match raw::tsc_offset(&self.fd) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOTTY | libc::EINVAL)) => Ok(None),
+            offset => offset.map(Some),
+        }
+    }
+
     fn enter(&mut self) -> Result<Exit<'_>, RunError> {
         let thread = std::thread::current().id();
         if self.bound_to != Some(thread) {

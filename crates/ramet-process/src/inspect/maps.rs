@@ -107,6 +107,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            // That it returns is what is tested.
             let _ = parse_maps(&bytes);
         }
     }

@@ -1,3 +1,5 @@
+//! Messages and descriptors over a socket within one process; between processes: tests/processes.
+
 use std::fs::File;
 use std::io::{Read, Seek, Write};
 

@@ -1,3 +1,5 @@
+//! A confined process has no rights, and none of its threads or children gets one back.
+
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Filters kill at what they do not list, on all threads. What the list of a machine holds: tests/seccomp.rs.
+
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
@@ -167,12 +169,14 @@ fn holds_for_all_threads() {
                 while !stop.load(Ordering::Relaxed) {
                     std::thread::sleep(Duration::from_millis(5));
                 }
+                // The filter ends the process here: there is no result.
                 let _ = std::fs::File::open("/");
             });
         }
         started.wait();
         filter.install_on_all_threads().unwrap();
         socket.send(b"filtered", &[]).unwrap();
+        // Only a signal to go on: whether it is a message or the other side's end.
         let _ = socket.recv(ramet_process::Limits::default());
         stop.store(true, Ordering::Relaxed);
         until_closed(socket);
@@ -196,6 +200,7 @@ fn refused_where_a_thread_has_another() {
     let thread = std::thread::spawn(move || {
         seccompiler::apply_filter(&own).unwrap();
         send.send(()).unwrap();
+        // Ends with the sender.
         let _ = wait.recv();
     });
     recv.recv().unwrap();

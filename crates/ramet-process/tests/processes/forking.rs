@@ -1,3 +1,5 @@
+//! A forked process: its number, its end, its namespaces, and what it has of its parent.
+
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -60,7 +62,7 @@ fn is_refused_with_threads() {
     let thread = std::thread::spawn(move || recv.recv());
     assert!(matches!(fork_process(Namespaces::default(), None), Err(ForkError::MultiThreaded)));
     drop(send);
-    let _ = thread.join().unwrap();
+    assert!(thread.join().unwrap().is_err());
 }
 
 /// Threads, locks, allocation and abort in a child that the C library did not make itself.

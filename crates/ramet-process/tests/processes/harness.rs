@@ -86,6 +86,7 @@ pub(crate) fn fork_with_socket(namespaces: Namespaces, body: impl FnOnce(&SeqPac
         drop(ours.take());
         let reporter = Arc::clone(&theirs);
         std::panic::set_hook(Box::new(move |information| {
+            // Nobody may be left to read it: the exit status tells too.
             let _ = reporter.send(format!("The child panicked: {information}").as_bytes(), &[]);
         }));
         body(&theirs);

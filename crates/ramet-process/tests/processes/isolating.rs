@@ -1,3 +1,5 @@
+//! An isolated process sees an empty root, no network and only the descriptors it was given.
+
 use std::io::Read;
 use std::os::fd::AsFd;
 

@@ -1,3 +1,5 @@
+//! What happens at the limits of descriptors and processes: a typed error, and nothing left behind.
+
 use std::os::fd::{AsFd, AsRawFd};
 
 use ramet_process::limits::{raise_descriptor_limit, read};

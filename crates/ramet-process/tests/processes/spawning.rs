@@ -1,3 +1,5 @@
+//! A spawned program starts with one socket and nothing else of its parent.
+
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -26,9 +28,10 @@ pub(crate) fn serve() -> ExitCode {
         .map(|descriptor| format!("{}={}", descriptor.fd, descriptor.target.display()))
         .collect();
     let environment: Vec<String> = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
-    // The supervisor may be gone already: the receive below finds out.
-    let _ = socket.send(descriptors.join(" ").as_bytes(), &[]);
-    let _ = socket.send(environment.join(" ").as_bytes(), &[]);
+    for text in [descriptors.join(" "), environment.join(" ")] {
+        // The supervisor may be gone already: the receive below finds out.
+        let _ = socket.send(text.as_bytes(), &[]);
+    }
     while let Received::Message(message) = socket.recv(Limits::default()).unwrap() {
         let descriptors: Vec<_> = message.descriptors.iter().map(|fd| fd.as_fd()).collect();
         socket.send(&message.bytes, &descriptors).unwrap();
