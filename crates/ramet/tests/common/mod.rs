@@ -77,7 +77,6 @@ impl Spec {
             program: program(),
             limits: self.limits,
             layer_limit_bytes: self.layer_limit_bytes,
-            ..Config::default()
         }
     }
 
