@@ -73,11 +73,7 @@ impl Spec {
     }
 
     pub fn config(&self) -> Config {
-        Config {
-            program: program(),
-            limits: self.limits,
-            layer_limit_bytes: self.layer_limit_bytes,
-        }
+        Config { program: program(), limits: self.limits, layer_limit_bytes: self.layer_limit_bytes }
     }
 
     pub fn boot_spec<'a>(&self, kernel: &'a [u8]) -> BootSpec<'a> {
