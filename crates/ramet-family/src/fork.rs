@@ -158,18 +158,18 @@ impl Family {
             freeze: self.freeze_source(parent),
             pause_ns: 0,
         });
-        // The children are born while the parent is frozen.
-        for number in numbers {
-            if let Err(source) = self.bear(number, parent, depth, &class, operation) {
-                self.freeze_failed(operation, "a sibling could not be made");
-                self.operations.remove(&operation);
-                return Err(ForkError::Bear { number, source });
-            }
-        }
+        // First the freeze, which is the shorter part, then the births: both go on side by side.
         if cause == Cause::Outside
             && matches!(self.operations.get(&operation), Some(Operation { freeze: Freeze::NotYet, .. }))
         {
             self.order_freeze(parent, operation, &Order::Freeze { template: false });
+        }
+        for number in numbers {
+            if let Err(source) = self.bear(number, parent, depth, &class, operation) {
+                self.abandon(operation, "a sibling could not be made");
+                self.operations.remove(&operation);
+                return Err(ForkError::Bear { number, source });
+            }
         }
         Ok(operation)
     }

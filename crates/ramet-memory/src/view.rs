@@ -156,6 +156,8 @@ pub struct View {
     /// Whether everything mapped is registered with the tracker.
     registered: bool,
     pending: Pending,
+    /// What the last freeze found: what the next one is expected to find.
+    last_written_pages: u64,
     /// Pages that are this process's own zeros wherever they were not written.
     anonymous: PageSet,
     /// Pages that are not plugged in.
@@ -249,6 +251,7 @@ impl View {
             tracker,
             registered: false,
             pending: Pending::default(),
+            last_written_pages: 0,
             anonymous: PageSet::new(),
             absent: PageSet::new(),
             mappings: 0,
