@@ -5,7 +5,6 @@
 //! numbers (limits, trends) is deliberately absent: a report says what was measured, and where.
 #![forbid(unsafe_code)]
 
-mod cgroup;
 mod chart;
 mod host;
 mod interleave;

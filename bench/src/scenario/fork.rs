@@ -41,6 +41,7 @@ const DRAWN: [(&str, u64); 2] = [("slot_mib", 128), ("vcpus", 1)];
 fn run(options: &Options) -> Result<Report> {
     let ticks = Ticks::new();
     let settings = Settings::of(options)?;
+    let backing = machine::backing()?;
     let kernel = boundaries::KernelFile::new()?;
     let mut interleave = Interleave::new();
     eprintln!("  booting the parents");
@@ -51,7 +52,7 @@ fn run(options: &Options) -> Result<Report> {
     rows.extend(single::resident_ratio(&rows));
     rows.extend(pause::in_a_row(&settings, ticks)?);
     rows.extend(alive::rows(&settings, ticks)?);
-    let guest = Some("the embedded unikernel, split interrupt controller".to_owned());
+    let guest = Some(format!("the embedded unikernel, split interrupt controller, layers on {backing}"));
     Ok(Report { guest, ..Report::new(SCENARIO.name, by_name(rows)) })
 }
 

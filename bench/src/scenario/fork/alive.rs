@@ -9,7 +9,6 @@ use ramet_memory::account::memory_use;
 
 use super::machine::{Child, FOUNDER, Machine, Shape};
 use super::settings::Settings;
-use crate::cgroup::MemoryCgroup;
 use crate::report::{Params, Row, params};
 use crate::ticks::Ticks;
 
@@ -34,28 +33,25 @@ struct Memory {
 }
 
 impl Memory {
-    fn now(cgroup: Option<&MemoryCgroup>) -> Result<Self> {
+    fn now(machine: &Machine) -> Result<Self> {
         let text = std::fs::read_to_string("/proc/meminfo").context("Could not read /proc/meminfo")?;
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let available = line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok());
-        let charged = cgroup.map(MemoryCgroup::used_bytes).transpose().context("The memory cgroup does not say")?;
         Ok(Self {
             available: available.context("/proc/meminfo does not say MemAvailable")?,
-            charged: charged.map(|bytes| bytes as f64 / 1024.0),
+            charged: machine.family.charged_bytes().map(|bytes| bytes as f64 / 1024.0),
         })
     }
 }
 
 /// The rows.
 pub(super) fn rows(settings: &Settings, ticks: Ticks) -> Result<Vec<Row>> {
-    let cgroup = MemoryCgroup::enter();
-    if let Err(error) = &cgroup {
-        eprintln!("  no row clone_cgroup_memory: no memory cgroup can be made here ({error})");
-    }
-    let cgroup = cgroup.ok();
     let mut machine = Machine::boot(Shape { slot_mib: SLOT_MIB, vcpus: 1 }, ticks)?;
+    if let Err(error) = machine.family.join_cgroup() {
+        eprintln!("  no row clone_cgroup_memory: the machines cannot have a cgroup here ({error})");
+    }
     machine.spin(true)?;
-    let before = Memory::now(cgroup.as_ref())?;
+    let before = Memory::now(&machine)?;
     let began = Ticks::now();
     let mut children = Vec::new();
     for made in 1..=settings.clones {
@@ -68,14 +64,13 @@ pub(super) fn rows(settings: &Settings, ticks: Ticks) -> Result<Vec<Row>> {
     }
     let seconds = machine.us(began, Ticks::now()) / 1e6;
     verify(&mut machine, &children)?;
-    let after = Memory::now(cgroup.as_ref())?;
+    let after = Memory::now(&machine)?;
     let mut rows = times(&machine, &children);
     rows.extend(memory(&machine, &children, &before, &after)?);
     let all = names(children.len());
     rows.extend(Row::of("clones_alive", all.clone(), vec![children.len() as f64], "clones"));
     rows.extend(Row::of("clones_per_second", all, vec![children.len() as f64 / seconds], "1/s"));
     machine.family.shut_down();
-    drop(cgroup);
     Ok(rows)
 }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ramet_abi::request as abi;
 use ramet_family::{BootSpec, BuildStamps, Config, Family, FamilyEvent, Terminal};
+use ramet_memory::Backing;
 use ramet_state::InterruptMode;
 use ramet_unikernel::{ELF, Identity, payload, request, words};
 
@@ -21,6 +22,15 @@ const NOTE_TIMEOUT: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_millis(10);
 /// The founder's number.
 pub(super) const FOUNDER: u64 = 0;
+
+/// Where the layers of families are kept.
+pub(super) fn backing() -> Result<&'static str> {
+    let family = Family::start(&Config::default()).context("A family cannot be started")?;
+    Ok(match family.backing() {
+        Backing::HugeTmpfs { .. } => "tmpfs in huge pages",
+        Backing::Memfd { .. } => "memory files in pages of 4 KiB",
+    })
+}
 
 /// Size and shape of a machine.
 #[derive(Debug, Clone, Copy)]
@@ -179,6 +189,7 @@ impl Machine {
 
     /// Kills a machine and waits until it is gone and reaped; how long that took, in microseconds.
     pub(super) fn end(&mut self, number: u64) -> Result<f64> {
+        self.await_process(number)?;
         let began = Ticks::now();
         self.family.kill(number);
         ensure!(self.family.await_death(number, END_TIMEOUT), "Machine {number} was not gone within {END_TIMEOUT:?}");
@@ -187,6 +198,17 @@ impl Machine {
         // Nobody reads them.
         while self.family.next_event().is_some() {}
         Ok(self.us(began, gone))
+    }
+
+    /// A child can answer before its supervisor has heard of its process, and cannot be killed until then.
+    fn await_process(&mut self, number: u64) -> Result<()> {
+        let deadline = Instant::now() + END_TIMEOUT;
+        while self.family.members().any(|member| member.number == number && member.pid.is_none()) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "The process of machine {number} was not reported within {END_TIMEOUT:?}");
+            self.family.step(left);
+        }
+        Ok(())
     }
 
     pub(super) fn us(&self, from: u64, to: u64) -> f64 {
