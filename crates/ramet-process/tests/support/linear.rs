@@ -15,6 +15,8 @@ pub(crate) fn compile(policy: &Policy) -> Option<BpfProgram> {
             let rules = match rule {
                 Rule::Allow => vec![],
                 Rule::Errno(_) => return None,
+                // To seccompiler no conditions mean always, here never.
+                Rule::AllowIf(alternatives) if alternatives.is_empty() => return None,
                 Rule::AllowIf(alternatives) => alternatives
                     .iter()
                     .map(|checks| SeccompRule::new(checks.iter().map(condition).collect()).unwrap())
