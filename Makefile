@@ -9,9 +9,12 @@ help:
 demo:
 	@echo "Building Ramet in release mode (about 3 minutes on two cores the first time), then running the demo: it boots"
 	@echo "a machine, forks it live 100 times and shows the clones (a few seconds). Needs read and write access to /dev/kvm."
+	@for tool in cargo cc; do command -v $$tool >/dev/null || { echo "$$tool is missing. Install Rust 1.88 or newer" \
+	  "(https://rustup.rs) and a C linker (apt-get install gcc libc6-dev)."; exit 1; }; done
 	cargo run --release --package ramet -- demo
 
 test:
-	@echo "Checking and testing everything: about 10 minutes on two cores the first time. Needs /dev/kvm, and for the"
-	@echo "emulated AMD host the packages qemu-system-x86 busybox-static cpio xz-utils (bash .ci/run installs them)."
+	@echo "Checking and testing everything: about 15 minutes on two cores the first time. Needs /dev/kvm. Packages that"
+	@echo "are missing are installed first (.ci/packages): for the emulated AMD host a QEMU and a static busybox."
+	.ci/packages
 	cargo run --quiet --package xtask -- ci

@@ -128,7 +128,7 @@ set +e
 timeout -k 5 "$limit_s" qemu-system-x86_64 -accel tcg,thread=single -machine pc -nodefaults -no-reboot -display none \
   -cpu EPYC,+svm,+npt -smp "$cpus" -m "$memory_mib" -kernel "$image" -initrd "$scratch/initramfs" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off" \
-  -serial stdio -serial "file:$scratch/status" </dev/null 2>"$scratch/errors" | tr -d '\r'
+  -serial stdio -serial "file:$scratch/status" </dev/null 2>"$scratch/errors" | stdbuf -oL tr -d '\r'
 qemu=${PIPESTATUS[0]}
 set -e
 status=$(tr -d '\r' <"$scratch/status" | sed -n 's/^exit \([0-9]\{1,3\}\)$/\1/p' | tail -n 1)

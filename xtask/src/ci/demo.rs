@@ -42,6 +42,9 @@ pub(super) fn check(json: &str, clones: u64) -> Result<()> {
     for (name, Times { n, p50, p99 }) in times {
         ensure!(*n > 0 && *p50 > 0.0 && p99 >= p50, "{name} makes no sense: n {n}, p50 {p50}, p99 {p99}");
     }
+    // An answer takes many instructions. Also tells whether the guest's counter is read as the host's.
+    let (first, answer) = (demo.fork_first_instruction_ms.p50, demo.fork_first_answer_ms.p50);
+    ensure!(first <= answer, "The first answer came {answer} ms after the request, the first instruction {first} ms");
     ensure!(demo.boot_ms > 0.0 && demo.memory_per_clone_kib > 0.0, "boot_ms or memory_per_clone_kib is not positive");
     Ok(())
 }
@@ -72,6 +75,7 @@ mod tests {
             ("\"p99\": 2.0", "\"p99\": 0.5"),
             ("\"boot_ms\": 5.0", "\"boot_ms\": 0"),
             ("\"boot_ms\": 5.0,", ""),
+            ("\"p50\": 1.0, \"p99\": 1.0", "\"p50\": 0.5, \"p99\": 1.0"),
         ] {
             let bad = GOOD.replace(from, to);
             assert_ne!(bad, GOOD);

@@ -1,6 +1,6 @@
-//! The end-to-end stages: the demo, on this host and on the AMD host, and there the end-to-end tests too.
+//! The end-to-end stages: the demo, on this host and on the AMD host, and there the integration tests too.
 //!
-//! On this host those tests have run already, as part of `cargo test`.
+//! On this host those tests have run already, as part of `cargo test`; the programs are the ones that it built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,17 +14,22 @@ use super::{demo, output};
 /// Clones of a demo in the tests.
 const CLONES: u64 = 20;
 
-/// Crates whose integration tests (the programs in tests/) are the end-to-end tests.
-const TESTED: &[&str] = &["ramet"];
+/// The crate of the demo.
+const DEMO: &str = "ramet";
+
+/// Crates whose integration tests (the programs in tests/) run on the AMD host.
+const TESTED: &[&str] = &[DEMO, "ramet-kvm"];
 
 /// Begins the line that carries the demo's answer on the AMD host's console.
 const ANSWER: &str = "demo answers: ";
 
-/// A line of `cargo build --message-format=json`.
+/// A line of what cargo says with `--message-format=json`.
 #[derive(Debug, Deserialize)]
 struct Message {
     reason: String,
+    manifest_path: Option<PathBuf>,
     target: Option<Target>,
+    profile: Option<Profile>,
     executable: Option<PathBuf>,
 }
 
@@ -33,10 +38,21 @@ struct Target {
     kind: Vec<String>,
 }
 
+#[derive(Debug, Deserialize)]
+struct Profile {
+    test: bool,
+}
+
+/// The programs under test.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Programs {
+    demo: PathBuf,
+    tests: Vec<PathBuf>,
+}
+
 /// Runs the demo here.
 pub(super) fn on_this_host(root: &Path, totals: &mut Totals) -> Result<()> {
-    let programs = build(root, &["build", "--release", "--package", "ramet"], "bin")?;
-    let program = programs.first().context("Cargo names no program of the crate ramet")?;
+    let program = build(root)?.demo;
     let mut json = String::new();
     let clones = CLONES.to_string();
     output::run(Command::new(program).args(["demo", "--json", "--clones", &clones]), |line| {
@@ -46,21 +62,15 @@ pub(super) fn on_this_host(root: &Path, totals: &mut Totals) -> Result<()> {
     judge(&json, totals)
 }
 
-/// Runs the demo and the end-to-end tests on the AMD host.
+/// Runs the demo and the integration tests on the AMD host.
 pub(super) fn on_svm_host(root: &Path, totals: &mut Totals) -> Result<()> {
-    let demo = build(root, &["build", "--release", "--package", "ramet"], "bin")?;
-    let mut arguments = vec!["test", "--no-run"];
-    for package in TESTED {
-        arguments.extend(["--package", package]);
-    }
-    let tests = build(root, &arguments, "test")?;
-    ensure!(!tests.is_empty(), "There are no end-to-end tests in {}", TESTED.join(", "));
+    let programs = build(root)?;
     let mut command = Command::new(root.join("e2e/svm/run.sh"));
-    command.args(["-t", "900"]);
-    for program in demo.iter().chain(&tests) {
+    command.args(["-t", "900", "-b"]).arg(&programs.demo);
+    for program in &programs.tests {
         command.arg("-b").arg(program);
     }
-    command.arg(script(&tests)).current_dir(root);
+    command.arg(script(&programs.tests)).current_dir(root);
     let mut json = String::new();
     let ended = output::run(&mut command, |line| {
         totals.read(line);
@@ -94,28 +104,34 @@ fn judge(json: &str, totals: &mut Totals) -> Result<()> {
     judged
 }
 
-/// Builds, and returns the programs of the given kind.
-fn build(root: &Path, arguments: &[&str], kind: &str) -> Result<Vec<PathBuf>> {
+/// Builds as `cargo test --workspace` does, so that nothing is built twice.
+fn build(root: &Path) -> Result<Programs> {
     let output = Command::new(crate::cargo())
-        .args(arguments)
-        .args(["--message-format=json-render-diagnostics"])
+        .args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
         .stderr(std::process::Stdio::inherit())
         .current_dir(root)
         .output()
         .context("Could not run cargo")?;
-    ensure!(output.status.success(), "cargo {}: {}", arguments.join(" "), output.status);
-    programs(&String::from_utf8_lossy(&output.stdout), kind)
+    ensure!(output.status.success(), "cargo test --no-run: {}", output.status);
+    programs(&String::from_utf8_lossy(&output.stdout))
 }
 
-fn programs(messages: &str, kind: &str) -> Result<Vec<PathBuf>> {
-    let mut programs = Vec::new();
+fn programs(messages: &str) -> Result<Programs> {
+    let mut programs = Programs::default();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Message = serde_json::from_str(line).context("Could not read cargo's message")?;
-        let fits = message.target.is_some_and(|target| target.kind.iter().any(|own| own == kind));
-        if let Some(program) = message.executable.filter(|_| fits && message.reason == "compiler-artifact") {
-            programs.push(program);
+        let Message { reason, manifest_path: Some(manifest), target: Some(target), .. } = message else { continue };
+        let (Some(program), Some(profile)) = (message.executable, message.profile) else { continue };
+        let folder = manifest.parent().and_then(Path::file_name).unwrap_or_default();
+        let of_kind = |kind: &str| reason == "compiler-artifact" && target.kind.iter().any(|own| own == kind);
+        if of_kind("bin") && !profile.test && folder == DEMO {
+            programs.demo = program;
+        } else if of_kind("test") && TESTED.iter().any(|tested| folder == *tested) {
+            programs.tests.push(program);
         }
     }
+    ensure!(programs.demo != Path::new(""), "Cargo names no program of the crate {DEMO}");
+    ensure!(!programs.tests.is_empty(), "There are no integration tests in {}", TESTED.join(", "));
     Ok(programs)
 }
 
@@ -124,15 +140,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_are_found_by_kind() {
-        let messages = r#"
-            ignored
-{"reason":"compiler-artifact","target":{"kind":["lib"]},"executable":null}
-{"reason":"compiler-artifact","target":{"kind":["test"]},"executable":"/t/fork-1"}
-{"reason":"compiler-artifact","target":{"kind":["bin"]},"executable":"/t/ramet"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(programs(messages, "test").unwrap(), [PathBuf::from("/t/fork-1")]);
-        assert_eq!(programs(messages, "bin").unwrap(), [PathBuf::from("/t/ramet")]);
+    fn programs_are_found() {
+        let message = |folder: &str, kind: &str, test: bool, program: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/r/{folder}/Cargo.toml","target":{{"kind":["{kind}"]}},"profile":{{"test":{test}}},"executable":"{program}"}}"#
+            )
+        };
+        let messages = [
+            "ignored".to_owned(),
+            message("crates/ramet", "test", true, "/t/fork-1"),
+            message("crates/ramet", "bin", true, "/t/ramet-unit-tests"),
+            message("crates/ramet", "bin", false, "/t/ramet"),
+            message("xtask", "bin", false, "/t/xtask"),
+            message("bench", "test", true, "/t/other"),
+            r#"{"reason":"build-finished","success":true}"#.to_owned(),
+        ];
+        let found = programs(&messages.join("\n")).unwrap();
+        assert_eq!(found, Programs { demo: "/t/ramet".into(), tests: vec!["/t/fork-1".into()] });
+        assert!(programs("").is_err());
     }
 
     #[test]

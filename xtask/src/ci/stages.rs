@@ -30,7 +30,7 @@ pub(super) const STAGES: &[Stage] = &[
     Stage { name: "e2e-host", about: "the demo with 20 clones on this host", typical_s: 120, run: e2e::on_this_host },
     Stage {
         name: "e2e-svm",
-        about: "the demo and the end-to-end tests on an AMD host (emulated)",
+        about: "the demo and the integration tests on an AMD host (emulated)",
         typical_s: 180,
         run: e2e::on_svm_host,
     },
