@@ -1,8 +1,9 @@
 //! Bearing machines: a blank process with its descriptors.
 
+use crate::boot::MAKE_TIMEOUT;
 use crate::family::{Family, token};
 use crate::lifecycle::Event;
-use crate::member::{Member, Parts};
+use crate::member::{Links, Member, OrderError};
 use crate::operation::OperationId;
 use ramet_abi::layout::PAGE_BYTES;
 use ramet_memory::{SealedMemfdError, SharedPage, SharedPageError, create_sealed_memfd};
@@ -13,6 +14,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 /// First user id of machines; machine n of any family runs as this plus n modulo [`USERS`].
 const FIRST_USER: u32 = 0x5241_0000;
@@ -110,6 +112,7 @@ impl Family {
     ) -> Result<(), BearError> {
         let descriptor = |source| BearError::Descriptor { number, source };
         let (control, machine_control) = SeqPacket::pair().map_err(|source| BearError::Control { number, source })?;
+        control.set_nonblocking(true).map_err(|source| BearError::Control { number, source })?;
         // The process is born while the rest is made; should that fail, it ends with its control socket.
         self.ask_zygote(number, machine_control)?;
         let page = create_sealed_memfd(PAGE_BYTES).map_err(|source| BearError::PageMemory { number, source })?;
@@ -118,11 +121,11 @@ impl Family {
         let (console, machine_console) = stream().map_err(descriptor)?;
         let (serial, machine_serial) = stream().map_err(descriptor)?;
         let (request, answer) = (new_eventfd().map_err(descriptor)?, new_eventfd().map_err(descriptor)?);
-        let parts = Parts { number, parent, depth, control, page: mapped, request, answer, console, serial, made_by };
-        let member = Member::new(parts);
+        let links = Links { pidfd: None, control, page: mapped, request, answer, console, serial };
         let theirs = Theirs { page, console: machine_console, serial: machine_serial };
-        self.send_birth(&member, class, &theirs)?;
-        self.watch(&member).map_err(descriptor)?;
+        self.send_birth(number, &links, class, &theirs)?;
+        self.watch(number, &links).map_err(descriptor)?;
+        let member = Member::new(number, parent, depth, links, made_by);
         if self.early_doorbells.remove(&number) {
             member.ring();
         }
@@ -130,22 +133,30 @@ impl Family {
         Ok(())
     }
 
-    fn ask_zygote(&self, number: u64, machine_control: SeqPacket) -> Result<(), BearError> {
+    /// The zygote reads one request at a time and reports each birth: while its queue is full, its reports are taken.
+    fn ask_zygote(&mut self, number: u64, machine_control: SeqPacket) -> Result<(), BearError> {
         let user = FIRST_USER + u32::try_from(number % USERS).unwrap_or(0);
         let bytes = to_bytes(&Bear { ticket: number, user }).map_err(|source| BearError::Message { number, source })?;
         let control = machine_control.into_fd();
-        self.zygote.socket.send(&bytes, &[control.as_fd()]).map_err(|source| BearError::Send { number, source })
+        let deadline = Instant::now() + MAKE_TIMEOUT;
+        loop {
+            match self.zygote.socket.send(&bytes, &[control.as_fd()]) {
+                Ok(()) => return Ok(()),
+                Err(SendError::NotReady) if Instant::now() < deadline => {
+                    self.take_zygote_report();
+                    std::thread::yield_now();
+                }
+                Err(source) => return Err(BearError::Send { number, source }),
+            }
+        }
     }
 
     /// Goes out before the process exists: it finds the order when it begins to read.
-    fn send_birth(&self, member: &Member, class: &VmClass, theirs: &Theirs) -> Result<(), BearError> {
-        let number = member.number;
-        let bytes =
-            to_bytes(&Order::Birth { class: class.clone() }).map_err(|source| BearError::Message { number, source })?;
+    fn send_birth(&self, number: u64, links: &Links, class: &VmClass, theirs: &Theirs) -> Result<(), BearError> {
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![
             theirs.page.as_fd(),
-            member.request.as_fd(),
-            member.answer.as_fd(),
+            links.request.as_fd(),
+            links.answer.as_fd(),
             theirs.console.as_fd(),
             theirs.serial.as_fd(),
         ];
@@ -154,23 +165,24 @@ impl Family {
         {
             descriptors.push(memory.as_fd());
         }
-        match member.control.send(&bytes, &descriptors) {
-            // It could not be born, or has died already: the zygote's report is on its way, and says why.
-            Ok(()) | Err(SendError::PeerGone(_)) => Ok(()),
-            Err(source) => Err(BearError::Send { number, source }),
-        }
+        let order = Order::Birth { class: class.clone() };
+        links.send(&order, &descriptors).map_err(|error| match error {
+            OrderError::Message(source) => BearError::Message { number, source },
+            OrderError::Send(source) => BearError::Send { number, source },
+        })
     }
 
-    fn watch(&self, member: &Member) -> Result<(), Errno> {
+    fn watch(&self, number: u64, links: &Links) -> Result<(), Errno> {
+        let level = epoll::EventFlags::IN;
         let watched = [
-            (token::CONTROL, member.control.as_fd()),
-            (token::ANSWER, member.answer.as_fd()),
-            (token::CONSOLE, member.console.as_fd()),
-            (token::SERIAL, member.serial.as_fd()),
+            (token::CONTROL, links.control.as_fd(), level),
+            (token::ANSWER, links.answer.as_fd(), level | epoll::EventFlags::ET),
+            (token::CONSOLE, links.console.as_fd(), level),
+            (token::SERIAL, links.serial.as_fd(), level),
         ];
-        for (kind, descriptor) in watched {
-            let data = epoll::EventData::new_u64(member.number << token::BITS | kind);
-            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN)?;
+        for (kind, descriptor, flags) in watched {
+            let data = epoll::EventData::new_u64(number << token::BITS | kind);
+            epoll::add(&self.epoll, descriptor, data, flags)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use ramet_abi::layout::HOLE_END;
 use ramet_boot::{LoadError, Loaded, Options, load_elf};
 use ramet_memory::{FlatFile, StoreError};
 use ramet_state::{BuildPlan, Intent, InterruptMode, NewIdentity, PlanError, VmClass, VmClassError, plan};
-use ramet_vmm::protocol::{MemorySource, Order, to_bytes};
+use ramet_vmm::protocol::{MemorySource, Order};
 use rustix::io::Errno;
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
@@ -207,9 +207,9 @@ impl Family {
             paused: false,
         };
         let reason = |reason: String| BootError::Machine { reason };
-        let bytes = to_bytes(&order).map_err(|error| reason(describe(&error)))?;
-        let member = self.members.get(&number).ok_or_else(|| reason("it is gone".to_owned()))?;
-        member.control.send(&bytes, &[file.writable()]).map_err(|error| reason(describe(&error)))?;
+        let links = self.members.get(&number).and_then(|member| member.links.as_ref());
+        let links = links.ok_or_else(|| reason(self.how_it_ended(number)))?;
+        links.send(&order, &[file.writable()]).map_err(|error| reason(describe(&error)))?;
         self.note(number, Event::BuildSent);
         Ok(())
     }

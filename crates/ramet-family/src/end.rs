@@ -5,7 +5,7 @@ use crate::lifecycle::{Event, Phase};
 use crate::member::Ram;
 use ramet_process::Exit;
 use ramet_process::signals::send_signal;
-use ramet_vmm::protocol::{Order, to_bytes};
+use ramet_vmm::protocol::Order;
 use rustix::event::epoll;
 use rustix::process::Signal;
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ impl Family {
     /// Kills a machine's process; its death is reported as any other.
     pub fn kill(&mut self, number: u64) {
         let Some(member) = self.members.get(&number) else { return };
-        if let Some(pidfd) = &member.pidfd
+        if let Some(pidfd) = member.links.as_ref().and_then(|links| links.pidfd.as_ref())
             && let Err(error) = send_signal(pidfd, Signal::KILL)
         {
             tracing::debug!(number, %error, "a machine that shall be killed is gone already");
@@ -28,7 +28,7 @@ impl Family {
     /// Ends a machine and waits until it is gone; its children live on. False if it would not end in time.
     pub fn end(&mut self, number: u64) -> bool {
         let Some(member) = self.members.get(&number) else { return true };
-        let told = to_bytes(&Order::End).is_ok_and(|bytes| member.control.send(&bytes, &[]).is_ok());
+        let told = member.links.as_ref().is_some_and(|links| links.send(&Order::End, &[]).is_ok());
         if !told {
             self.kill(number);
         }
@@ -97,7 +97,8 @@ impl Family {
         member.template = None;
         let ending = member.ending.clone();
         let (made_by, freezes) = (member.made_by.take(), std::mem::take(&mut member.freezes));
-        self.unwatch(number);
+        // What is kept of the dead is how they ended.
+        member.links = None;
         let reason = self.how_it_ended(number);
         for operation in freezes {
             self.freeze_failed(operation, &format!("machine {number} ended: {reason}"));
@@ -130,26 +131,14 @@ impl Family {
     }
 
     pub(crate) fn unwatch_control(&self, number: u64) {
-        if let Some(member) = self.members.get(&number) {
-            self.delete_watch(member.control.as_fd());
+        if let Some(links) = self.members.get(&number).and_then(|member| member.links.as_ref()) {
+            self.delete_watch(links.control.as_fd());
         }
     }
 
     pub(crate) fn unwatch_terminal(&self, number: u64, terminal: Terminal) {
-        if let Some(member) = self.members.get(&number) {
-            self.delete_watch(match terminal {
-                Terminal::Console => member.console.as_fd(),
-                Terminal::Serial => member.serial.as_fd(),
-            });
-        }
-    }
-
-    fn unwatch(&self, number: u64) {
-        self.unwatch_control(number);
-        self.unwatch_terminal(number, Terminal::Console);
-        self.unwatch_terminal(number, Terminal::Serial);
-        if let Some(member) = self.members.get(&number) {
-            self.delete_watch(member.answer.as_fd());
+        if let Some(links) = self.members.get(&number).and_then(|member| member.links.as_ref()) {
+            self.delete_watch(links.terminal(terminal).as_fd());
         }
     }
 
@@ -157,6 +146,10 @@ impl Family {
     pub(crate) fn zygote_is_gone(&mut self, reason: &str) {
         tracing::error!(reason, "the zygote is gone, and all machines with it");
         self.delete_watch(self.zygote.socket.as_fd());
+        // Machines die with it: none may live on uncounted.
+        if let Err(error) = self.zygote.process.kill() {
+            tracing::debug!(%error, "the zygote has ended already");
+        }
         let numbers: Vec<u64> = self.members.keys().copied().collect();
         for number in numbers {
             if let Some(member) = self.members.get_mut(&number)

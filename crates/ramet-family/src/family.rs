@@ -162,7 +162,11 @@ pub(crate) mod token {
 }
 
 /// Doorbells for machines that are not born yet, at most.
-pub(crate) const MAX_EARLY_DOORBELLS: usize = 4096;
+pub(crate) const MAX_EARLY_DOORBELLS: u64 = 4096;
+/// Events that wait to be taken, at most, and bytes of consoles among them: a guest that talks while nobody listens must
+/// not fill the supervisor's memory. What comes beyond is dropped, but for the ends of machines.
+pub(crate) const MAX_EVENTS: usize = 1 << 16;
+pub(crate) const MAX_OUTPUT_BYTES: usize = 4 << 20;
 
 /// A family of machines.
 #[derive(Debug)]
@@ -179,6 +183,9 @@ pub struct Family {
     pub(crate) operations: BTreeMap<OperationId, Operation>,
     pub(crate) next_operation: OperationId,
     pub(crate) events: VecDeque<FamilyEvent>,
+    output_bytes: usize,
+    /// A descriptor to give up, so that one that the zygote sends always finds room.
+    pub(crate) spare: Option<OwnedFd>,
     pub(crate) early_doorbells: BTreeSet<u64>,
     pub(crate) family_memory: Option<OwnedFd>,
     pub(crate) epoll: OwnedFd,
@@ -211,6 +218,8 @@ impl Family {
         let cpuid = ramet_kvm::host_cpuid(&kvm).map_err(StartError::Cpuid)?;
         let model = HostModel::learn(&kvm, &cpuid).map_err(StartError::Model)?;
         send_model(&zygote.socket, model)?;
+        let nonblocking = |error| StartError::Protocol { reason: describe(&error) };
+        zygote.socket.set_nonblocking(true).map_err(nonblocking)?;
         // A low limit is an error only when it is met; the message then says what to do.
         if let Err(error) = raise_descriptor_limit() {
             tracing::warn!(error = describe(&error), "the limit of open files stays low");
@@ -231,6 +240,8 @@ impl Family {
             operations: BTreeMap::new(),
             next_operation: 0,
             events: VecDeque::new(),
+            output_bytes: 0,
+            spare: None,
             early_doorbells: BTreeSet::new(),
             family_memory: None,
             epoll,
@@ -295,9 +306,22 @@ impl Family {
         self.epoll.as_fd()
     }
 
-    /// The oldest event that was not yet taken.
+    /// The oldest event that was not yet taken. Take them: beyond some thousands, what guests say is dropped.
     pub fn next_event(&mut self) -> Option<FamilyEvent> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if let Some(FamilyEvent::Output { bytes, .. }) = &event {
+            self.output_bytes = self.output_bytes.saturating_sub(bytes.len());
+        }
+        event
+    }
+
+    /// Keeps an event that a guest has caused, if there is room for it.
+    pub(crate) fn tell(&mut self, event: FamilyEvent) {
+        let bytes = if let FamilyEvent::Output { bytes, .. } = &event { bytes.len() } else { 0 };
+        if self.events.len() < MAX_EVENTS && self.output_bytes + bytes <= MAX_OUTPUT_BYTES {
+            self.output_bytes += bytes;
+            self.events.push_back(event);
+        }
     }
 
     pub(crate) fn alive(&self) -> u32 {
@@ -326,7 +350,8 @@ impl Family {
             match kind {
                 token::ZYGOTE => self.take_zygote_report(),
                 token::CONTROL => self.take_report(number),
-                token::ANSWER => self.take_answer(number),
+                // The page says what there is; whoever waits for it looks.
+                token::ANSWER => {}
                 token::CONSOLE => self.take_output(number, Terminal::Console),
                 token::SERIAL => self.take_output(number, Terminal::Serial),
                 _ => {}

@@ -5,14 +5,15 @@ use crate::boot::{MAKE_TIMEOUT, random};
 use crate::describe;
 use crate::family::{Family, FamilyEvent, now_ns};
 use crate::lifecycle::{Event, Phase};
-use crate::member::Ram;
+use crate::member::{OrderError, Ram};
 use crate::operation::{Cause, Freeze, Operation, OperationId, Progress, Source};
 use crate::quota::QuotaError;
 use ramet_abi::guest_port::{ERROR_HOST, ERROR_NOT_PERMITTED, ERROR_QUOTA, ERROR_RATE, FORK_MAX_CHILDREN, FORK_PAUSED};
+use ramet_abi::layout::PAGE_BYTES;
 use ramet_memory::LayeredMemory;
 use ramet_process::SendError;
-use ramet_state::{Intent, NewIdentity, plan};
-use ramet_vmm::protocol::{BuildStamps, FreezeCause, Frozen, FrozenMemory, MemorySource, Order, to_bytes};
+use ramet_state::{Intent, NewIdentity, plan, validate};
+use ramet_vmm::protocol::{BuildStamps, Frozen, FrozenMemory, MemorySource, Order};
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -109,6 +110,9 @@ impl Family {
         if children == 0 || children > FORK_MAX_CHILDREN {
             return Err(ForkError::Children { children });
         }
+        if let Some(reason) = &member.unforkable {
+            return Err(ForkError::Freeze { number, reason: reason.clone() });
+        }
         self.quota.admit(self.alive(), children).map_err(ForkError::Quota)?;
         let operation = self.begin(parent, children, Cause::Outside, paused)?;
         let deadline = Instant::now() + MAKE_TIMEOUT;
@@ -116,6 +120,10 @@ impl Family {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 self.abandon(operation, "it took too long");
+                // A parent that does not answer would stay in the middle of a freeze for ever.
+                if self.members.get(&parent).is_some_and(|member| member.freezes.contains(&operation)) {
+                    self.kill(parent);
+                }
                 return Err(ForkError::Timeout { number, seconds: MAKE_TIMEOUT.as_secs() });
             }
             self.step(left);
@@ -162,12 +170,11 @@ impl Family {
         if cause == Cause::Outside
             && matches!(self.operations.get(&operation), Some(Operation { freeze: Freeze::NotYet, .. }))
         {
-            self.order_freeze(parent, operation, &Order::Freeze { template: false });
+            self.order_freeze(parent, operation, &Order::Freeze);
         }
         for number in numbers {
             if let Err(source) = self.bear(number, parent, depth, &class, operation) {
                 self.abandon(operation, "a sibling could not be made");
-                self.operations.remove(&operation);
                 return Err(ForkError::Bear { number, source });
             }
         }
@@ -188,13 +195,13 @@ impl Family {
     }
 
     fn order_freeze(&mut self, parent: u64, operation: OperationId, order: &Order) {
-        let outcome = self.members.get(&parent).ok_or_else(|| "the parent is gone".to_owned()).and_then(|member| {
-            let bytes = to_bytes(order).map_err(|error| describe(&error))?;
-            let founder: Vec<BorrowedFd<'_>> = match &member.ram {
+        let links = self.members.get(&parent).and_then(|member| Some((member.links.as_ref()?, &member.ram)));
+        let outcome = links.ok_or_else(|| "the parent is gone".to_owned()).and_then(|(links, ram)| {
+            let founder: Vec<BorrowedFd<'_>> = match ram {
                 Ram::Founder(file) => vec![file.read_only()],
                 Ram::Layered(_) | Ram::Nothing => vec![],
             };
-            member.control.send(&bytes, &founder).map_err(|error| describe(&error))
+            links.send(order, &founder).map_err(|error| describe(&error))
         });
         match outcome {
             Ok(()) => {
@@ -216,19 +223,29 @@ impl Family {
     }
 
     pub(crate) fn freeze_failed(&mut self, operation: OperationId, reason: &str) {
+        let Some(state) = self.operations.get(&operation) else { return };
+        if state.cause.is_guest() {
+            self.abandon(operation, reason);
+            return;
+        }
+        // Whoever has asked from outside waits for this operation, and takes it away.
         self.set_freeze(operation, Freeze::Failed(reason.to_owned()));
-        self.abandon(operation, reason);
+        let numbers = self.unfinished(operation);
+        numbers.into_iter().for_each(|number| self.give_up(number, reason));
     }
 
-    /// Ends all children of an operation that are not built yet.
-    fn abandon(&mut self, operation: OperationId, reason: &str) {
-        let Some(state) = self.operations.get(&operation) else { return };
+    fn unfinished(&self, operation: OperationId) -> Vec<u64> {
         let unfinished = |(_, progress): &(&u64, &Progress)| !matches!(progress, Progress::Built | Progress::Failed(_));
-        let numbers: Vec<u64> = state.children.iter().filter(unfinished).map(|(number, _)| *number).collect();
-        for number in numbers {
-            self.give_up(number, reason);
-            self.child_failed(operation, number, reason);
-        }
+        let children = self.operations.get(&operation).map(|state| state.children.iter().filter(unfinished));
+        children.map(|children| children.map(|(number, _)| *number).collect()).unwrap_or_default()
+    }
+
+    /// Ends an operation, and all of its children that are not built yet.
+    fn abandon(&mut self, operation: OperationId, reason: &str) {
+        let numbers = self.unfinished(operation);
+        // First: nothing that its children's ends bring about shall carry it on.
+        self.operations.remove(&operation);
+        numbers.into_iter().for_each(|number| self.give_up(number, reason));
     }
 
     pub(crate) fn child_failed(&mut self, operation: OperationId, number: u64, reason: &str) {
@@ -252,8 +269,8 @@ impl Family {
     /// Does what can be done now.
     fn advance(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(&id) else { return };
-        if operation.cause == Cause::Guest && matches!(operation.freeze, Freeze::NotYet) {
-            self.advance_permit(id);
+        if let (Cause::GuestFork { call }, Freeze::NotYet) = (operation.cause, &operation.freeze) {
+            self.advance_permit(id, call);
             return;
         }
         let Freeze::Done(source) = &operation.freeze else { return };
@@ -284,27 +301,27 @@ impl Family {
     }
 
     /// A guest's fork is permitted when all children are there, and refused if one cannot be had.
-    fn advance_permit(&mut self, id: OperationId) {
+    fn advance_permit(&mut self, id: OperationId, call: u32) {
         let Some(operation) = self.operations.get(&id) else { return };
         let parent = operation.parent;
         if let Some(reason) = operation.first_failure() {
             let reason = reason.to_owned();
-            self.refuse(parent, ERROR_HOST, &reason);
-            self.freeze_failed(id, &reason);
-            self.operations.remove(&id);
+            self.abandon(id, &reason);
+            self.refuse(parent, call, ERROR_HOST, &reason);
         } else if operation.all_blank() {
             let first = operation.children.keys().next().copied().unwrap_or(0);
-            self.order_freeze(parent, id, &Order::Permit { first });
+            self.answered(parent);
+            self.order_freeze(parent, id, &Order::Permit { call, first });
         }
     }
 
     fn conclude_guest_fork(&mut self, id: OperationId) {
-        let over = self.operations.get(&id).is_some_and(|state| state.cause == Cause::Guest && state.is_over());
+        let over = self.operations.get(&id).is_some_and(|state| state.cause.is_guest() && state.is_over());
         if over && let Some(operation) = self.operations.remove(&id) {
             let first = operation.children.keys().next().copied().unwrap_or(0);
             let built = operation.children.values().filter(|progress| **progress == Progress::Built).count();
             let children = u32::try_from(built).unwrap_or(u32::MAX);
-            self.events.push_back(FamilyEvent::GuestForked { parent: operation.parent, first, children });
+            self.tell(FamilyEvent::GuestForked { parent: operation.parent, first, children });
         }
     }
 
@@ -316,20 +333,40 @@ impl Family {
         let (layers, descriptors): (Vec<_>, Vec<_>) = source.memory.descriptors().unzip();
         let memory = MemorySource::Layers { map: source.memory.map().clone(), layers };
         let order = Order::Build { plan: Box::new(plan), memory, entropy: ByteBuf::from(entropy), paused };
-        let bytes = to_bytes(&order).map_err(|error| describe(&error))?;
-        let member = self.members.get(&number).ok_or("it is gone")?;
-        match member.control.send(&bytes, &descriptors) {
+        let links = self.members.get(&number).and_then(|member| member.links.as_ref()).ok_or("it is gone")?;
+        match links.send(&order, &descriptors) {
             // Its death is on its way, and says more.
-            Ok(()) | Err(SendError::PeerGone(_)) => Ok(()),
+            Ok(()) | Err(OrderError::Send(SendError::PeerGone(_))) => Ok(()),
             Err(error) => Err(describe(&error)),
         }
     }
 
+    /// Counts a guest's call; false, and the end of the machine, if it has more than vCPUs that could have made them.
+    fn admit_call(&mut self, parent: u64) -> bool {
+        let vcpus = self.class.as_ref().map_or(0, |class| u32::from(class.vcpus));
+        let Some(member) = self.members.get_mut(&parent) else { return false };
+        member.asked += 1;
+        if member.asked > vcpus {
+            self.give_up(parent, "its process makes more calls than it has vCPUs");
+            return false;
+        }
+        true
+    }
+
+    fn answered(&mut self, parent: u64) {
+        if let Some(member) = self.members.get_mut(&parent) {
+            member.asked = member.asked.saturating_sub(1);
+        }
+    }
+
     /// A guest calls fork().
-    pub(crate) fn guest_asks_fork(&mut self, parent: u64, children: u32, flags: u32) {
+    pub(crate) fn guest_asks_fork(&mut self, parent: u64, call: u32, children: u32, flags: u32) {
+        if !self.admit_call(parent) {
+            return;
+        }
         if children == 0 || children > FORK_MAX_CHILDREN || flags & !FORK_PAUSED != 0 {
             // Its own device refuses these: the process does not say what its guest said.
-            self.kill(parent);
+            self.give_up(parent, "its process passes on a call that its guest port refuses");
             return;
         }
         if let Err(error) = self.quota.admit_guest(self.alive(), children, now_ns()) {
@@ -338,33 +375,43 @@ impl Family {
                 QuotaError::Machines { .. } => ERROR_QUOTA,
                 QuotaError::Rate { .. } => ERROR_RATE,
             };
-            self.refuse(parent, code, &describe(&error));
+            self.refuse(parent, call, code, &describe(&error));
             return;
         }
-        if let Err(error) = self.begin(parent, children, Cause::Guest, flags & FORK_PAUSED != 0) {
-            self.refuse(parent, ERROR_HOST, &describe(&error));
+        let unforkable = self.members.get(&parent).and_then(|member| member.unforkable.clone());
+        let begun = match unforkable {
+            Some(reason) => Err(ForkError::Freeze { number: parent, reason }),
+            None => self.begin(parent, children, Cause::GuestFork { call }, flags & FORK_PAUSED != 0),
+        };
+        if let Err(error) = begun {
+            self.refuse(parent, call, ERROR_HOST, &describe(&error));
         }
     }
 
     /// A guest becomes a template; that takes no machine, so no quota.
-    pub(crate) fn guest_asks_ready(&mut self, parent: u64) {
+    pub(crate) fn guest_asks_ready(&mut self, parent: u64, call: u32) {
+        if !self.admit_call(parent) {
+            return;
+        }
         let operation = self.new_operation(Operation {
             parent,
-            cause: Cause::Guest,
+            cause: Cause::GuestReady { call },
             paused: false,
             children: BTreeMap::new(),
             freeze: Freeze::NotYet,
             pause_ns: 0,
         });
-        self.order_freeze(parent, operation, &Order::Permit { first: 0 });
+        self.answered(parent);
+        self.order_freeze(parent, operation, &Order::Permit { call, first: 0 });
     }
 
-    fn refuse(&mut self, parent: u64, code: u32, reason: &str) {
-        self.events.push_back(FamilyEvent::GuestForkRefused { parent, reason: reason.to_owned() });
-        if let (Ok(bytes), Some(member)) = (to_bytes(&Order::Refuse { code }), self.members.get(&parent))
-            && let Err(error) = member.control.send(&bytes, &[])
-        {
-            tracing::warn!(parent, error = describe(&error), "a machine cannot be told that its fork is refused");
+    fn refuse(&mut self, parent: u64, call: u32, code: u32, reason: &str) {
+        self.answered(parent);
+        self.tell(FamilyEvent::GuestForkRefused { parent, reason: reason.to_owned() });
+        let links = self.members.get(&parent).and_then(|member| member.links.as_ref());
+        let sent = links.map(|links| links.send(&Order::Refuse { call, code }, &[]));
+        if let Some(Err(error)) = sent {
+            self.give_up(parent, &format!("it cannot be told that its fork is refused: {}", describe(&error)));
         }
     }
 
@@ -374,30 +421,35 @@ impl Family {
             self.give_up(number, "its process reports a freeze that nobody asked for");
             return;
         };
-        let template = frozen.template;
-        let (cause, pause_ns) = (frozen.cause, frozen.pause_ns);
+        let pause_ns = frozen.pause_ns;
+        // What it was asked for counts, not what it says. An operation that was given up meanwhile was a fork.
+        let ready =
+            matches!(self.operations.get(&operation), Some(state) if matches!(state.cause, Cause::GuestReady { .. }));
         match self.adopt(number, &frozen, delta) {
             Ok(memory) => {
                 let source = Source { state: frozen.state, memory };
-                if template && let Some(member) = self.members.get_mut(&number) {
+                if ready && let Some(member) = self.members.get_mut(&number) {
                     member.template = Some(source.state.clone());
                 }
                 if let Some(state) = self.operations.get_mut(&operation) {
                     state.pause_ns = pause_ns;
                     state.freeze = Freeze::Done(source);
                 }
-                self.after_freeze(number, template);
-                if cause == FreezeCause::GuestReady {
+                self.after_freeze(number, ready);
+                if ready {
                     self.operations.remove(&operation);
-                    self.events.push_back(FamilyEvent::Ready { number });
+                    self.tell(FamilyEvent::Ready { number });
                 } else {
                     self.advance(operation);
                 }
             }
             Err(reason) => {
-                // What it wrote is lost to its descendants: it cannot be forked any more, and must not run on as if.
+                // What it wrote is in no layer: it runs on, but its descendants would lack that.
+                if let Some(member) = self.members.get_mut(&number) {
+                    member.unforkable = Some(format!("an earlier freeze was refused: {reason}"));
+                }
+                self.after_freeze(number, false);
                 self.freeze_failed(operation, &reason);
-                self.give_up(number, &format!("its frozen memory is refused: {reason}"));
             }
         }
     }
@@ -405,9 +457,8 @@ impl Family {
     /// A machine could not be frozen, and goes on.
     pub(crate) fn take_not_frozen(&mut self, number: u64, reason: &str) {
         if let Some(operation) = self.members.get_mut(&number).and_then(|member| member.freezes.pop_front()) {
-            self.freeze_failed(operation, reason);
-            self.operations.retain(|id, state| *id != operation || state.cause == Cause::Outside);
             self.after_freeze(number, false);
+            self.freeze_failed(operation, reason);
         }
     }
 
@@ -423,16 +474,27 @@ impl Family {
     /// Makes a node of what a machine's process hands over; everything in it is untrusted.
     fn adopt(&mut self, number: u64, frozen: &Frozen, delta: Option<OwnedFd>) -> Result<LayeredMemory, String> {
         let class = self.class.clone().ok_or("it is gone")?;
-        if frozen.state.class != *class || frozen.state.identity.number != number {
+        let member = self.members.get_mut(&number).ok_or("it is gone")?;
+        let identity = &frozen.state.identity;
+        let named = (identity.number, identity.parent, identity.depth) == (number, member.parent, member.depth);
+        if frozen.state.class != *class || !named {
             return Err("its state is not this machine's".to_owned());
         }
-        let member = self.members.get_mut(&number).ok_or("it is gone")?;
-        let memory = match (std::mem::replace(&mut member.ram, Ram::Nothing), &frozen.memory) {
-            (Ram::Founder(file), FrozenMemory::Flat { holes }) => {
+        validate(&frozen.state).map_err(|error| describe(&error))?;
+        let memory = match (&member.ram, &frozen.memory) {
+            (Ram::Founder(_), FrozenMemory::Flat { holes }) => {
+                let Ram::Founder(file) = std::mem::replace(&mut member.ram, Ram::Nothing) else {
+                    return Err("it has no memory".to_owned());
+                };
                 let published = self.store.publish(file).map_err(|error| describe(&error))?;
                 LayeredMemory::founded(published, holes).map_err(|error| describe(&error))?
             }
             (Ram::Layered(below), FrozenMemory::Delta { pages, runs }) => {
+                let most = class.memory_bytes / PAGE_BYTES;
+                // The file has room for what was written twice, once ahead and once again.
+                if *pages > most.saturating_mul(2) || runs.len() as u64 > most {
+                    return Err(format!("it reports {pages} pages in {} runs; it has {most} pages", runs.len()));
+                }
                 let layer = match delta {
                     Some(delta) if *pages > 0 => {
                         Some(self.store.adopt_delta(delta, *pages).map_err(|error| describe(&error))?)

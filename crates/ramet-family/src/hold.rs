@@ -4,7 +4,7 @@ use crate::boot::MAKE_TIMEOUT;
 use crate::describe;
 use crate::family::Family;
 use crate::lifecycle::Phase;
-use ramet_vmm::protocol::{Order, to_bytes};
+use ramet_vmm::protocol::Order;
 use std::time::Instant;
 
 /// Why a machine was not held, or does not go on.
@@ -74,14 +74,18 @@ impl Family {
         if member.phase() != from {
             return Err(HoldError::Phase { number, phase: member.phase(), needed: from });
         }
-        let bytes = to_bytes(order).map_err(|error| HoldError::Send { number, reason: describe(&error) })?;
-        member.control.send(&bytes, &[]).map_err(|error| HoldError::Send { number, reason: describe(&error) })?;
+        let gone = || HoldError::Unknown { number };
+        let sent = member.links.as_ref().ok_or_else(gone)?.send(order, &[]);
+        sent.map_err(|error| HoldError::Send { number, reason: describe(&error) })?;
         let deadline = Instant::now() + MAKE_TIMEOUT;
         loop {
             match self.members.get(&number).map(crate::member::Member::phase) {
                 Some(phase) if phase == to => return Ok(()),
                 Some(Phase::Dead) | None => {
                     return Err(HoldError::Ended { number, reason: self.how_it_ended(number) });
+                }
+                Some(phase @ (Phase::Done | Phase::Template)) => {
+                    return Err(HoldError::Phase { number, phase, needed: to });
                 }
                 Some(_) => {}
             }

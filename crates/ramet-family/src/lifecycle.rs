@@ -92,7 +92,9 @@ impl Phase {
             (Self::Running, Event::FreezeSent) => Ok(Self::Freezing),
             (Self::Freezing, Event::Thawed) => Ok(Self::Running),
             (Self::Freezing, Event::BecameTemplate) => Ok(Self::Template),
-            (Self::Running, Event::SaidDone) => Ok(Self::Done),
+            // It may say so while an order to stop is on its way; what comes of that order is then without effect.
+            (Self::Running | Self::Freezing | Self::Paused, Event::SaidDone) => Ok(Self::Done),
+            (Self::Done, Event::Thawed | Event::PauseSent) => Ok(Self::Done),
             (phase, Event::Died) if !matches!(phase, Self::Dead) => Ok(Self::Dead),
             (phase, event) => Err(Refused { phase, event }),
         }

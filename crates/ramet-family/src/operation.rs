@@ -19,8 +19,17 @@ pub(crate) type OperationId = u64;
 pub(crate) enum Cause {
     /// The supervisor's owner.
     Outside,
-    /// The parent's guest.
-    Guest,
+    /// The parent's guest, by its call of this number.
+    GuestFork { call: u32 },
+    /// A guest that becomes a template, by its call of this number.
+    GuestReady { call: u32 },
+}
+
+impl Cause {
+    /// Whether a guest waits for it.
+    pub(crate) fn is_guest(self) -> bool {
+        self != Self::Outside
+    }
 }
 
 /// How far a child is.

@@ -4,20 +4,29 @@ use crate::describe;
 use crate::family::{Family, FamilyEvent, MAX_EARLY_DOORBELLS, Terminal};
 use crate::lifecycle::{Event, Phase};
 use crate::operation::{Operation, Progress};
-use ramet_process::socket::DESCRIPTORS_MAX;
-use ramet_process::{Limits, Message, Received};
+use ramet_abi::layout::PAGE_BYTES;
+use ramet_process::{Limits, Message, Received, RecvError};
 use ramet_vmm::protocol::{MAX_MESSAGE_BYTES, Report, ZygoteReport, from_bytes};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
+/// Longest report of the zygote, or of a machine that was not asked to freeze, in bytes.
+const MAX_REPORT_BYTES: usize = 64 << 10;
+/// What is kept of a machine's own words.
+const MAX_REASON_CHARACTERS: usize = 2048;
 /// Console bytes taken in one step from one machine.
 const OUTPUT_BYTES: usize = 4096;
 
 impl Family {
     /// One report of the zygote.
     pub(crate) fn take_zygote_report(&mut self) {
-        let message = match self.zygote.socket.recv(Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 1 }) {
+        // A pidfd that finds no room would be lost, and its machine with it.
+        self.spare = None;
+        let received = self.zygote.socket.recv(Limits { bytes: MAX_REPORT_BYTES, descriptors: 1 });
+        self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        let message = match received {
             Ok(Received::Message(message)) => message,
+            Err(RecvError::NotReady) => return,
             Ok(Received::EndOfStream) => return self.zygote_is_gone("it ended"),
             Err(error) => return self.zygote_is_gone(&describe(&error)),
         };
@@ -47,7 +56,9 @@ impl Family {
         match self.members.get_mut(&number) {
             Some(member) => {
                 member.pid = Some(pid);
-                member.pidfd = pidfd;
+                if let Some(links) = &mut member.links {
+                    links.pidfd = pidfd;
+                }
                 // Given up before its process was known.
                 if member.ending.failure.is_some() {
                     self.kill(number);
@@ -74,12 +85,20 @@ impl Family {
     /// One report of a machine; false at the end of the stream.
     fn take_one_report(&mut self, number: u64) -> bool {
         let Some(member) = self.members.get(&number) else { return false };
-        let limits = Limits { bytes: MAX_MESSAGE_BYTES, descriptors: DESCRIPTORS_MAX };
-        let message = match member.control.recv(limits) {
+        let Some(links) = &member.links else { return false };
+        // Only who was asked to freeze has much to say: all runs of its RAM at most.
+        let pages = self.class.as_ref().map_or(0, |class| class.memory_bytes / PAGE_BYTES);
+        let bytes = match member.freezes.is_empty() {
+            true => MAX_REPORT_BYTES,
+            false => (1 << 20) + usize::try_from(pages.saturating_mul(16)).unwrap_or(MAX_MESSAGE_BYTES),
+        };
+        let message = match links.control.recv(Limits { bytes: bytes.min(MAX_MESSAGE_BYTES), descriptors: 1 }) {
             Ok(Received::Message(message)) => message,
+            Err(RecvError::NotReady) => return false,
             Ok(Received::EndOfStream) => {
-                // Its death is reported by the zygote.
+                // Its death is reported by the zygote; one that only closed its socket is helped to it.
                 self.unwatch_control(number);
+                self.kill(number);
                 return false;
             }
             Err(error) => {
@@ -100,14 +119,14 @@ impl Family {
             Report::Blank => self.take_blank(number),
             Report::Built { stamps } => self.take_built(number, stamps),
             Report::Frozen(frozen) => self.take_frozen(number, frozen, descriptor),
-            Report::NotFrozen { reason } => self.take_not_frozen(number, &reason),
-            Report::AskFork { children, flags } => self.guest_asks_fork(number, children, flags),
-            Report::AskReady => self.guest_asks_ready(number),
+            Report::NotFrozen { reason } => self.take_not_frozen(number, &tame(&reason)),
+            Report::AskFork { call, children, flags } => self.guest_asks_fork(number, call, children, flags),
+            Report::AskReady { call } => self.guest_asks_ready(number, call),
             Report::Done { status } => {
                 self.note(number, Event::SaidDone);
-                self.events.push_back(FamilyEvent::Done { number, status });
+                self.tell(FamilyEvent::Done { number, status });
             }
-            Report::Mark { value, tsc } => self.events.push_back(FamilyEvent::Mark { number, value, tsc }),
+            Report::Mark { value, tsc } => self.tell(FamilyEvent::Mark { number, value, tsc }),
             Report::Doorbell { number: target } => self.take_doorbell(target),
             Report::Paused => self.note(number, Event::PauseSent),
             Report::Resumed => self.note(number, Event::ResumeSent),
@@ -117,8 +136,10 @@ impl Family {
                 }
             }
             Report::Failed { stage, reason } => {
-                if let Some(member) = self.members.get_mut(&number) {
-                    member.ending.failure = Some(format!("{reason} (stage: {stage})"));
+                if let Some(member) = self.members.get_mut(&number)
+                    && member.ending.failure.is_none()
+                {
+                    member.ending.failure = Some(format!("{} (stage: {})", tame(&reason), tame(&stage)));
                 }
             }
         }
@@ -153,26 +174,23 @@ impl Family {
     fn take_doorbell(&mut self, target: u64) {
         match self.members.get(&target) {
             Some(member) => member.ring(),
-            None if target >= self.next_number && self.early_doorbells.len() < MAX_EARLY_DOORBELLS => {
+            None if (self.next_number..self.next_number + MAX_EARLY_DOORBELLS).contains(&target) => {
                 self.early_doorbells.insert(target);
             }
-            None => tracing::debug!(target, "a doorbell for a machine that is no more, or too many for later ones"),
+            None => tracing::debug!(target, "a doorbell for a machine that is no more, or far from being born"),
         }
     }
 
     /// Bytes of a console; the rest stays in the socket, which holds the guest back when it is full.
     pub(crate) fn take_output(&mut self, number: u64, terminal: Terminal) {
         let Some(member) = self.members.get(&number) else { return };
-        let socket = match terminal {
-            Terminal::Console => &member.console,
-            Terminal::Serial => &member.serial,
-        };
-        let mut bytes = vec![0; OUTPUT_BYTES];
-        match rustix::io::read(socket, &mut bytes) {
+        let Some(links) = &member.links else { return };
+        let mut buffer = [0; OUTPUT_BYTES];
+        match rustix::io::read(links.terminal(terminal), &mut buffer) {
             Ok(0) => self.unwatch_terminal(number, terminal),
             Ok(length) => {
-                bytes.truncate(length);
-                self.events.push_back(FamilyEvent::Output { number, terminal, bytes });
+                let bytes = buffer[..length].to_vec();
+                self.tell(FamilyEvent::Output { number, terminal, bytes });
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => {
@@ -184,11 +202,12 @@ impl Family {
 
     /// Types into a machine's console or serial device; how many bytes were taken.
     pub fn type_into(&self, number: u64, terminal: Terminal, bytes: &[u8]) -> usize {
-        let Some(member) = self.members.get(&number) else { return 0 };
-        let socket = match terminal {
-            Terminal::Console => &member.console,
-            Terminal::Serial => &member.serial,
-        };
-        rustix::io::write(socket, bytes).unwrap_or(0)
+        let links = self.members.get(&number).and_then(|member| member.links.as_ref());
+        links.map_or(0, |links| rustix::io::write(links.terminal(terminal), bytes).unwrap_or(0))
     }
+}
+
+/// What a machine's process says, made fit for a terminal and a log.
+fn tame(text: &str) -> String {
+    text.chars().take(MAX_REASON_CHARACTERS).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -101,7 +101,8 @@ impl Family {
             let how = (member.phase() == Phase::Dead).then(|| self.how_it_ended(number));
             return Err(RequestError::NotRunning { number, phase: member.phase(), how });
         }
-        let page = &member.page;
+        let Some(links) = &member.links else { return Err(RequestError::Unknown { number }) };
+        let page = &links.page;
         let newest = page.load_u32(REQUEST_SEQUENCE_AT).map_err(RequestError::Page)?;
         if page.load_u32(ANSWER_SEQUENCE_AT).map_err(RequestError::Page)? != newest {
             return Err(RequestError::Busy { number });
@@ -121,7 +122,11 @@ impl Family {
     /// [`RequestError`] if it will not come, or is none.
     pub fn poll_answer(&self, number: u64, sequence: u32) -> Result<Option<Vec<u8>>, RequestError> {
         let member = self.members.get(&number).ok_or(RequestError::Unknown { number })?;
-        let page = &member.page;
+        let Some(links) = &member.links else {
+            let how = Some(self.how_it_ended(number));
+            return Err(RequestError::NotRunning { number, phase: member.phase(), how });
+        };
+        let page = &links.page;
         if page.load_u32(ANSWER_SEQUENCE_AT).map_err(RequestError::Page)? != sequence {
             if matches!(member.phase(), Phase::Dead | Phase::Done | Phase::Template) {
                 let how = (member.phase() == Phase::Dead).then(|| self.how_it_ended(number));
@@ -143,16 +148,7 @@ impl Family {
     /// its offset; `None` until it has and is known to be built, and where the host does not tell the offset.
     pub fn first_instruction_tsc(&self, number: u64) -> Option<u64> {
         let member = self.members.get(&number)?;
-        let guest = member.page.load_u64(FIRST_INSTRUCTION_TSC_AT).ok().filter(|tsc| *tsc != 0)?;
+        let guest = member.links.as_ref()?.page.load_u64(FIRST_INSTRUCTION_TSC_AT).ok().filter(|tsc| *tsc != 0)?;
         Some(guest.wrapping_sub(member.stamps?.tsc_offset?))
-    }
-
-    /// A guest has rung: whoever waits for its answer looks at the page.
-    pub(crate) fn take_answer(&mut self, number: u64) {
-        if let Some(member) = self.members.get(&number) {
-            let mut count = [0; 8];
-            // Whatever it counted, the page says what there is.
-            let _counted = rustix::io::read(&member.answer, &mut count);
-        }
     }
 }

@@ -135,6 +135,7 @@ impl Blank {
             hold: self.hold,
             parts,
             events: self.events,
+            backlog: std::collections::VecDeque::new(),
             wake: self.wake,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(BuildError::Epoll)?,
             tsc_offset,

@@ -9,10 +9,12 @@ use ramet_memory::View;
 use ramet_state::{Identity, MachineState, VcpuState, VmClass, memory_regions};
 use rustix::event::epoll;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 /// Why a machine could not be stopped or go on.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,8 @@ pub(crate) struct Core {
     pub(crate) hold: Arc<AtomicBool>,
     pub(crate) parts: Vec<SharedPart>,
     pub(crate) events: Receiver<(u8, VcpuEvent)>,
+    /// Reports that were taken while a vCPU's answer was awaited.
+    pub(crate) backlog: VecDeque<(u8, VcpuEvent)>,
     pub(crate) wake: Arc<OwnedFd>,
     pub(crate) epoll: OwnedFd,
     /// See [`Paused::tsc_offset`].
@@ -62,6 +66,8 @@ pub(crate) struct Core {
 /// Token of the vCPU events' eventfd; parts have their index above [`TOKEN_BITS`] bits of their own token.
 const WAKE: u64 = u64::MAX;
 const TOKEN_BITS: u32 = 32;
+/// How long an answer is waited for before reports are looked at.
+const REPORTS_TAKEN_EVERY: Duration = Duration::from_millis(2);
 /// Device events served before orders are looked at again.
 const EVENTS_AT_ONCE: usize = 32;
 
@@ -92,13 +98,25 @@ impl Core {
         self.vcpus[vcpu].replies.recv().map_err(|_| RunError::Thread { vcpu })
     }
 
+    /// As [`Self::reply`], of a vCPU that may be in the guest: until it answers, what vCPUs report is taken, since one
+    /// that waits for room in the queue of reports would never answer.
+    fn held_reply(&mut self, vcpu: usize) -> Result<Reply, RunError> {
+        loop {
+            match self.vcpus[vcpu].replies.recv_timeout(REPORTS_TAKEN_EVERY) {
+                Ok(reply) => return Ok(reply),
+                Err(RecvTimeoutError::Disconnected) => return Err(RunError::Thread { vcpu }),
+                Err(RecvTimeoutError::Timeout) => self.backlog.extend(self.events.try_iter()),
+            }
+        }
+    }
+
     /// Gives each vCPU to its thread.
     pub(crate) fn give(&self, vcpus: Vec<Vcpu>) -> Result<(), RunError> {
         vcpus.into_iter().enumerate().try_for_each(|(number, vcpu)| self.tell(number, Command::Take(Box::new(vcpu))))
     }
 
     /// Stops all vCPUs; each reads its own state if `save`. A call that waits in `finish` is over by it.
-    fn stop(&self, save: bool, finish: Option<u8>) -> Result<Vec<Option<Box<VcpuState>>>, RunError> {
+    fn stop(&mut self, save: bool, finish: Option<u8>) -> Result<Vec<Option<Box<VcpuState>>>, RunError> {
         self.hold.store(true, Ordering::SeqCst);
         for (vcpu, handle) in self.vcpus.iter().enumerate() {
             handle.kicker.kick().map_err(|source| RunError::Kick { vcpu, source })?;
@@ -109,7 +127,7 @@ impl Core {
         let mut failed = None;
         // All answers are awaited, also after a failure: nobody runs when this returns.
         for vcpu in 0..self.vcpus.len() {
-            match self.reply(vcpu)? {
+            match self.held_reply(vcpu)? {
                 Reply::Held(Ok(state)) => states.push(state),
                 Reply::Held(Err(error)) => failed = Some(RunError::Hold(error)),
                 Reply::Serving | Reply::RaxSet(_) => return Err(RunError::Thread { vcpu }),
@@ -191,7 +209,7 @@ impl Machine {
 
     /// What a vCPU has reported: its number and what.
     pub fn next_event(&mut self) -> Option<(u8, VcpuEvent)> {
-        self.core.events.try_recv().ok()
+        self.core.backlog.pop_front().or_else(|| self.core.events.try_recv().ok())
     }
 
     /// Lets a guest's call return `value`.
@@ -210,7 +228,7 @@ impl Machine {
         self.stop(false, None)
     }
 
-    pub(crate) fn stop(self, save: bool, finish: Option<u8>) -> Result<Paused, RunError> {
+    pub(crate) fn stop(mut self, save: bool, finish: Option<u8>) -> Result<Paused, RunError> {
         let states = self.core.stop(save, finish)?;
         for part in &self.core.parts {
             lock(part).part_mut().quiesce();

@@ -27,5 +27,7 @@ pub use codec::{DecodeError, EncodeError, HEADER_BYTES, Header, MAX_BODY_BYTES, 
 pub use machine::{ClockState, Identity, InterruptControllerState, MachineState};
 pub use memory::{MemoryRegion, RegionPurpose, memory_regions};
 pub use part::{CloneRule, Handle, PartState};
-pub use plan::{BuildPlan, ClockPlan, HandleAction, HandlePlan, Intent, NewIdentity, PlanError, RegionAction, plan};
+pub use plan::{
+    BuildPlan, ClockPlan, HandleAction, HandlePlan, Intent, NewIdentity, PlanError, RegionAction, plan, validate,
+};
 pub use vcpu::{DescriptorTable, Msr, Registers, Segment, SpecialRegisters, VcpuState, Xcr};

@@ -117,6 +117,16 @@ pub enum PlanError {
         /// How many.
         found: usize,
     },
+    /// Something is larger than it can be.
+    #[error("{what}: {found} of them; at most {maximum} are possible")]
+    TooMany {
+        /// What.
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// The most.
+        maximum: usize,
+    },
     /// The calling vCPU does not exist.
     #[error("vCPU {caller} is said to have called, in a machine of {vcpus}")]
     Caller {
@@ -150,8 +160,37 @@ pub enum PlanError {
 /// Most parts of a machine.
 const MAX_PARTS: usize = 256;
 
-/// Checks that a state is consistent in itself.
-fn validate(state: &MachineState) -> Result<(), PlanError> {
+/// Everything that is a list or bytes has a bound.
+fn check_sizes(state: &MachineState) -> Result<(), PlanError> {
+    let bound = |what, found, maximum| match found <= maximum {
+        true => Ok(()),
+        false => Err(PlanError::TooMany { what, found, maximum }),
+    };
+    for vcpu in &state.vcpus {
+        bound("bytes of extended state", vcpu.xsave.len(), 64 << 10)?;
+        bound("extended control registers", vcpu.xcrs.len(), 16)?;
+        bound("model-specific registers", vcpu.msrs.len(), 4096)?;
+        bound("bytes of a local APIC", vcpu.local_apic.len(), 4096)?;
+        bound("bytes of pending events", vcpu.events.len(), 4096)?;
+        bound("bytes of debug registers", vcpu.debug_registers.len(), 4096)?;
+    }
+    let chips = &state.interrupt_controller.chips;
+    bound("interrupt controllers", chips.len(), 3)?;
+    chips.iter().try_for_each(|chip| bound("bytes of an interrupt controller", chip.len(), 4096))?;
+    bound("bytes of a timer", state.interrupt_controller.pit.len(), 4096)?;
+    for part in &state.parts {
+        bound("bytes of a part's name", part.id.len() + part.kind.len(), 256)?;
+        bound("bytes of a part's registers", part.registers.len(), 64 << 10)?;
+        bound("handles of a part", part.handles.len(), 16)?;
+    }
+    Ok(())
+}
+
+/// Checks that a state is consistent in itself, and within bounds.
+///
+/// # Errors
+/// [`PlanError`] names what is wrong.
+pub fn validate(state: &MachineState) -> Result<(), PlanError> {
     state.class.validate().map_err(PlanError::Class)?;
     if state.vcpus.len() != usize::from(state.class.vcpus) {
         return Err(PlanError::Vcpus { expected: state.class.vcpus, found: state.vcpus.len() });
@@ -162,6 +201,7 @@ fn validate(state: &MachineState) -> Result<(), PlanError> {
     if state.parts.len() > MAX_PARTS {
         return Err(PlanError::TooManyParts { found: state.parts.len() });
     }
+    check_sizes(state)?;
     let mut ids: Vec<&str> = state.parts.iter().map(|part| part.id.as_str()).collect();
     ids.sort_unstable();
     if let Some(pair) = ids.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -12,8 +12,7 @@
 use crate::filter::Filter;
 use crate::hurry::Hurry;
 use crate::protocol::{
-    BuildStamps, FreezeCause, Frozen, FrozenMemory, MAX_MESSAGE_BYTES, MemorySource, Order, Report, from_bytes,
-    to_bytes,
+    BuildStamps, Frozen, FrozenMemory, MAX_MESSAGE_BYTES, MemorySource, Order, Report, from_bytes, to_bytes,
 };
 use ramet_abi::guest_port::{ERROR_BIT, ERROR_HOST};
 use ramet_devices::GuestCall;
@@ -23,7 +22,8 @@ use ramet_memory::Tracker;
 use ramet_process::socket::DESCRIPTORS_MAX;
 use ramet_process::{Limits, Received, SeqPacket, exit_now};
 use rustix::event::{PollFd, PollFlags, poll};
-use std::collections::VecDeque;
+use rustix::time::Timespec;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -151,7 +151,7 @@ fn be_built<'a>(
     send(control, &Report::Built { stamps }, &[])?;
     // vCPU threads did so before they entered the guest.
     hurry.map_or(Ok(()), Hurry::end)?;
-    Ok(Some(Life { control, state, asked: VecDeque::new(), done: false }))
+    Ok(Some(Life { control, state, asked: BTreeMap::new(), next_call: 0, done: false }))
 }
 
 /// Where a built machine is.
@@ -169,11 +169,26 @@ struct Asked {
     call: GuestCall,
 }
 
+/// How far the guest's events were taken.
+enum Taken {
+    /// There are none left.
+    All,
+    /// There may be more.
+    Some,
+    /// The machine ends by one, with this exit status.
+    End(i32),
+}
+
+/// Guest events between two looks at orders.
+const GUEST_EVENTS_AT_ONCE: usize = 64;
+
 /// A built machine and its orders.
 struct Life<'a> {
     control: &'a SeqPacket,
     state: State,
-    asked: VecDeque<Asked>,
+    /// Calls that wait for the supervisor, by number.
+    asked: BTreeMap<u32, Asked>,
+    next_call: u32,
     /// The guest has said done or exit: nothing lets it run again.
     done: bool,
 }
@@ -181,35 +196,45 @@ struct Life<'a> {
 impl Life<'_> {
     /// Serves until the machine ends; the exit status.
     fn serve(&mut self) -> Result<i32, Failure> {
+        let mut more = false;
         loop {
-            let (orders, devices) = self.wait()?;
+            let (orders, devices) = self.wait(more)?;
             if devices && let State::Running(machine) = &mut self.state {
                 machine.serve_devices()?;
             }
-            if let Some(status) = self.take_guest_events()? {
-                return Ok(status);
+            more = false;
+            match self.take_guest_events()? {
+                Taken::All => {}
+                Taken::Some => more = true,
+                Taken::End(status) => return Ok(status),
             }
-            if orders && !self.take_order()? {
-                return Ok(0);
+            if orders {
+                if !self.take_order()? {
+                    return Ok(0);
+                }
+                // Reports may have been taken on the way, which wake nobody any more.
+                more = true;
             }
         }
     }
 
-    /// Waits for an order or for the machine; which of them there is.
-    fn wait(&self) -> Result<(bool, bool), Failure> {
+    /// Waits for an order or for the machine, or only looks if there is `more` to do; which of them there is.
+    fn wait(&self, more: bool) -> Result<(bool, bool), Failure> {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = more.then_some(&zero);
         let control = PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN);
         let ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         match &self.state {
             State::Running(machine) => {
                 let mut wanted = [control, PollFd::from_borrowed_fd(machine.wake_descriptor(), PollFlags::IN)];
-                match poll(&mut wanted, None) {
+                match poll(&mut wanted, timeout) {
                     Ok(_) | Err(rustix::io::Errno::INTR) => Ok((ready(&wanted[0]), ready(&wanted[1]))),
                     Err(error) => Err(error.into()),
                 }
             }
             State::Held(_) | State::Changing => {
                 let mut wanted = [control];
-                match poll(&mut wanted, None) {
+                match poll(&mut wanted, timeout) {
                     Ok(_) | Err(rustix::io::Errno::INTR) => Ok((ready(&wanted[0]), false)),
                     Err(error) => Err(error.into()),
                 }
@@ -217,31 +242,39 @@ impl Life<'_> {
         }
     }
 
-    /// What vCPUs have to say; an exit status if the machine ends by it.
-    fn take_guest_events(&mut self) -> Result<Option<i32>, Failure> {
-        loop {
-            let State::Running(machine) = &mut self.state else { return Ok(None) };
-            let Some((vcpu, event)) = machine.next_event() else { return Ok(None) };
+    /// What vCPUs have to say, some of it at a time: orders must not wait for a guest that never stops talking.
+    fn take_guest_events(&mut self) -> Result<Taken, Failure> {
+        for _ in 0..GUEST_EVENTS_AT_ONCE {
+            let State::Running(machine) = &mut self.state else { return Ok(Taken::All) };
+            let Some((vcpu, event)) = machine.next_event() else { return Ok(Taken::All) };
             match event {
                 VcpuEvent::Call(call) => {
                     if let Some(status) = self.take_call(vcpu, call)? {
-                        return Ok(Some(status));
+                        return Ok(Taken::End(status));
                     }
                 }
                 VcpuEvent::Failed(failure) => return Err(Box::new(failure)),
             }
         }
+        Ok(Taken::Some)
+    }
+
+    fn ask(&mut self, vcpu: u8, call: GuestCall) -> u32 {
+        let number = self.next_call;
+        self.next_call = self.next_call.wrapping_add(1);
+        self.asked.insert(number, Asked { vcpu, call });
+        number
     }
 
     fn take_call(&mut self, vcpu: u8, call: GuestCall) -> Result<Option<i32>, Failure> {
         match call {
             GuestCall::Fork { children, flags } => {
-                self.asked.push_back(Asked { vcpu, call });
-                send(self.control, &Report::AskFork { children, flags }, &[])?;
+                let call = self.ask(vcpu, call);
+                send(self.control, &Report::AskFork { call, children, flags }, &[])?;
             }
             GuestCall::Ready => {
-                self.asked.push_back(Asked { vcpu, call });
-                send(self.control, &Report::AskReady, &[])?;
+                let call = self.ask(vcpu, call);
+                send(self.control, &Report::AskReady { call }, &[])?;
             }
             GuestCall::Mark(value) => send(self.control, &Report::Mark { value, tsc: read_tsc() }, &[])?,
             GuestCall::Doorbell(number) => {
@@ -283,21 +316,16 @@ impl Life<'_> {
         let Some((order, descriptors)) = next_order(self.control)? else { return Ok(false) };
         let founder = descriptors.into_iter().next();
         match order {
-            Order::Freeze { template } => {
-                let cause = FreezeCause::Ordered;
-                self.freeze(Caller::None, founder, template, cause)?;
-            }
-            Order::Permit { first } => match self.asked.pop_front() {
+            Order::Freeze => self.freeze(Caller::None, founder)?,
+            Order::Permit { call, first } => match self.asked.remove(&call) {
                 Some(Asked { vcpu, call: GuestCall::Fork { .. } }) => {
-                    self.freeze(Caller::Fork { vcpu, first }, founder, false, FreezeCause::GuestFork)?;
+                    self.freeze(Caller::Fork { vcpu, first }, founder)?;
                 }
-                Some(Asked { vcpu, .. }) => {
-                    self.freeze(Caller::Ready { vcpu }, founder, true, FreezeCause::GuestReady)?;
-                }
-                None => return Err("a permit came for nothing that was asked".into()),
+                Some(Asked { vcpu, .. }) => self.freeze(Caller::Ready { vcpu }, founder)?,
+                None => return Err(format!("a permit came for call {call}, which nobody made").into()),
             },
-            Order::Refuse { code } => {
-                if let Some(asked) = self.asked.pop_front() {
+            Order::Refuse { call, code } => {
+                if let Some(asked) = self.asked.remove(&call) {
                     self.answer(asked.vcpu, ERROR_BIT | code)?;
                 }
             }
@@ -319,13 +347,7 @@ impl Life<'_> {
         Ok(true)
     }
 
-    fn freeze(
-        &mut self,
-        caller: Caller,
-        founder: Option<OwnedFd>,
-        template: bool,
-        cause: FreezeCause,
-    ) -> Result<(), Failure> {
+    fn freeze(&mut self, caller: Caller, founder: Option<OwnedFd>) -> Result<(), Failure> {
         let machine = match std::mem::replace(&mut self.state, State::Changing) {
             State::Running(machine) => machine,
             other => {
@@ -333,13 +355,13 @@ impl Life<'_> {
                 if let Some(vcpu) = caller.vcpu() {
                     self.answer(vcpu, ERROR_BIT | ERROR_HOST)?;
                 }
-                let reason = "the machine is held: resume it first".to_owned();
+                let reason = "the machine is held: it is paused, done or a template".to_owned();
                 return send(self.control, &Report::NotFrozen { reason }, &[]);
             }
         };
         let (paused, outcome) = machine.freeze(caller, founder)?;
         let refused = outcome.is_err();
-        let stays = template && !refused;
+        let stays = matches!(caller, Caller::Ready { .. }) && !refused;
         self.state = if stays {
             State::Held(paused)
         } else {
@@ -361,7 +383,7 @@ impl Life<'_> {
                 (FrozenMemory::Delta { pages: delta.pages, runs: delta.runs }, delta.file)
             }
         };
-        let report = Report::Frozen(Frozen { state, memory, cause, template: stays, pause_ns });
+        let report = Report::Frozen(Frozen { state, memory, pause_ns });
         let descriptors: Vec<_> = delta.iter().map(AsFd::as_fd).collect();
         send(self.control, &report, &descriptors)
     }

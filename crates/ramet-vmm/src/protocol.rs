@@ -90,8 +90,8 @@ pub enum MemorySource {
 /// To a machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Order {
-    /// First: make KVM's objects. Beside it: clone page, request eventfd, answer eventfd, console socket, and family
-    /// memory if the class has some.
+    /// First: make KVM's objects. Beside it: clone page, request eventfd, answer eventfd, console socket, serial
+    /// socket, and family memory if the class has some.
     Birth {
         /// What to make.
         class: VmClass,
@@ -108,17 +108,18 @@ pub enum Order {
         paused: bool,
     },
     /// Freeze what was written, report it and go on; a founder gets a read-only descriptor of its flat layer.
-    Freeze {
-        /// Do not go on: stay a template.
-        template: bool,
-    },
+    Freeze,
     /// The guest's fork is granted: freeze, and let it return this number. Descriptor as for `Freeze`.
     Permit {
+        /// Which call: from `AskFork` or `AskReady`.
+        call: u32,
         /// Number of the first child.
         first: u64,
     },
     /// The guest's call returns this.
     Refuse {
+        /// Which call.
+        call: u32,
         /// `ramet_abi::guest_port::ERROR_*`.
         code: u32,
     },
@@ -170,17 +171,6 @@ pub enum FrozenMemory {
     },
 }
 
-/// Why a machine froze.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum FreezeCause {
-    /// It was told to.
-    Ordered,
-    /// Its guest called fork() and was permitted to.
-    GuestFork,
-    /// Its guest said that it is ready, and is a template now.
-    GuestReady,
-}
-
 /// A frozen machine.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Frozen {
@@ -188,10 +178,6 @@ pub struct Frozen {
     pub state: Box<MachineState>,
     /// What it wrote.
     pub memory: FrozenMemory,
-    /// Why.
-    pub cause: FreezeCause,
-    /// Whether it stays frozen.
-    pub template: bool,
     /// From the first vCPU stopping to the last going on again, in nanoseconds.
     pub pause_ns: u64,
 }
@@ -215,13 +201,18 @@ pub enum Report {
     },
     /// The guest calls fork().
     AskFork {
+        /// Numbers the machine's calls.
+        call: u32,
         /// How many children.
         children: u32,
         /// `ramet_abi::guest_port::FORK_*`.
         flags: u32,
     },
     /// The guest is about to become a template: needs the founder's descriptor as for `Order::Freeze`.
-    AskReady,
+    AskReady {
+        /// Numbers the machine's calls.
+        call: u32,
+    },
     /// The guest said done; it is held.
     Done {
         /// Its status.

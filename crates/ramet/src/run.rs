@@ -72,7 +72,9 @@ fn serve(family: &mut Family) -> Result<ExitCode> {
                 founder_status.get_or_insert(status);
             }
         }
-        if family.members().all(|member| matches!(member.phase, Phase::Dead | Phase::Done)) {
+        // Templates and children that wait for a word of their supervisor have nobody here to give it.
+        let at_rest = |phase| matches!(phase, Phase::Dead | Phase::Done | Phase::Template | Phase::Paused);
+        if family.members().all(|member| at_rest(member.phase)) {
             return Ok(ExitCode::from(founder_status.unwrap_or(GUEST_FAILED)));
         }
         let mut wanted = vec![PollFd::from_borrowed_fd(family.event_descriptor(), PollFlags::IN)];

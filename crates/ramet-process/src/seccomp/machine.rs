@@ -44,16 +44,8 @@ fn descriptors(policy: Policy) -> Policy {
     // to others) or F_SETLEASE.
     let fcntl = any_of(
         Argument::A1,
-        [
-            libc::F_ADD_SEALS,
-            libc::F_GET_SEALS,
-            libc::F_SETFL,
-            libc::F_GETFL,
-            libc::F_DUPFD_CLOEXEC,
-            libc::F_GETFD,
-            libc::F_SETFD,
-        ]
-        .map(|command| command as u32),
+        [libc::F_ADD_SEALS, libc::F_GET_SEALS, libc::F_GETFL, libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_SETFD]
+            .map(|command| command as u32),
     );
     // Of a descriptor, not of a path: with AT_EMPTY_PATH. A path beside it would meet an empty root.
     let of_descriptor = |flags| {
