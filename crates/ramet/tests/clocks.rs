@@ -101,3 +101,16 @@ fn the_console_of_each_machine_is_its_own() {
     }
     machines.shut_down();
 }
+
+/// Also where guests have a time-stamp counter of their own.
+#[test]
+fn first_instructions_are_told_in_the_hosts_time() {
+    let mut machines = Spec::default().boot();
+    let outcome = machines.family.fork(0, 1, false).unwrap();
+    let child = common::numbers(&outcome)[0];
+    machines.assert_well(child);
+    let range = outcome.requested_tsc..=ramet_kvm::read_tsc();
+    let first = machines.family.first_instruction_tsc(child).unwrap();
+    assert!(range.contains(&first), "{first} is not in {range:?}");
+    machines.shut_down();
+}
