@@ -14,7 +14,7 @@ demo:
 	cargo run --release --package ramet -- demo
 
 test:
-	@echo "Checking and testing everything: about 15 minutes on two cores the first time. Needs /dev/kvm. Packages that"
+	@echo "Checking and testing everything: about 10 minutes on two cores the first time. Needs /dev/kvm. Packages that"
 	@echo "are missing are installed first (.ci/packages): for the emulated AMD host a QEMU and a static busybox."
 	.ci/packages
 	cargo run --quiet --package xtask -- ci

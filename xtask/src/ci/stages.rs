@@ -24,14 +24,14 @@ pub(super) struct Stage {
 pub(super) const STAGES: &[Stage] = &[
     Stage { name: "fmt", about: "formatting", typical_s: 2, run: fmt },
     Stage { name: "tidy", about: "the project's style", typical_s: 1, run: tidy },
-    Stage { name: "clippy", about: "lints, warnings as errors", typical_s: 90, run: clippy },
-    Stage { name: "deny", about: "licences and sources of dependencies (no advisories)", typical_s: 60, run: deny },
-    Stage { name: "test", about: "unit and integration tests on this host", typical_s: 180, run: test },
-    Stage { name: "e2e-host", about: "the demo with 20 clones on this host", typical_s: 120, run: e2e::on_this_host },
+    Stage { name: "clippy", about: "lints, warnings as errors", typical_s: 80, run: clippy },
+    Stage { name: "deny", about: "licences and sources of dependencies (no advisories)", typical_s: 80, run: deny },
+    Stage { name: "test", about: "unit and integration tests on this host", typical_s: 270, run: test },
+    Stage { name: "e2e-host", about: "the demo with 20 clones on this host", typical_s: 2, run: e2e::on_this_host },
     Stage {
         name: "e2e-svm",
         about: "the demo and the integration tests on an AMD host (emulated)",
-        typical_s: 180,
+        typical_s: 100,
         run: e2e::on_svm_host,
     },
 ];
