@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 use rustix::process::{
-    DumpableBehavior, Gid, Resource, Rlimit, Signal, Uid, set_dumpable_behavior, set_parent_process_death_signal,
+    DumpableBehavior, Gid, Resource, Rlimit, getrlimit, Signal, Uid, set_dumpable_behavior, set_parent_process_death_signal,
     setrlimit, umask,
 };
 use rustix::thread::{
@@ -41,7 +41,7 @@ pub struct Confinement<'a> {
     pub credentials: Option<Credentials>,
     /// The descriptors that stay open. All others are closed, whoever in this process owns them.
     pub keep: &'a [BorrowedFd<'a>],
-    /// The most descriptors that the machine may have open (RLIMIT_NOFILE).
+    /// The most descriptors that the machine may have open (RLIMIT_NOFILE), unless it may have fewer already.
     pub descriptor_limit: u64,
 }
 
@@ -150,7 +150,14 @@ impl Confinement<'_> {
         let both = |value| Rlimit { current: Some(value), maximum: Some(value) };
         setrlimit(Resource::Core, both(0))?;
         setrlimit(Resource::Msgqueue, both(0))?;
-        setrlimit(Resource::Nofile, both(self.descriptor_limit))
+        match setrlimit(Resource::Nofile, both(self.descriptor_limit)) {
+            // What the process was given is less than that, and stays.
+            Err(Errno::PERM) => match getrlimit(Resource::Nofile).maximum {
+                Some(hard) if hard < self.descriptor_limit => setrlimit(Resource::Nofile, both(hard)),
+                _ => Err(Errno::PERM),
+            },
+            outcome => outcome,
+        }
     }
 
     fn change_ids(&self) -> Result<(), Errno> {

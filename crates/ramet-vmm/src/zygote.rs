@@ -184,6 +184,8 @@ impl Nursery<'_> {
         let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let own_directory = rustix::fs::openat(&self.host.proc, "self", directory, Mode::empty())?;
         let tracker = Tracker::open(own_directory.as_fd())?;
+        // Confinement closes every descriptor that it is not told of: no owner of one may outlive it.
+        drop(own_directory);
         let mut keep = vec![control.as_fd(), kvm.as_fd()];
         keep.extend(tracker.descriptors());
         let credentials = self.may_change_user.then_some(Credentials { uid: bear.user, gid: bear.user });
@@ -195,8 +197,6 @@ impl Nursery<'_> {
             descriptor_limit: MACHINE_DESCRIPTORS,
         }
         .apply()?;
-        // Confinement has closed it.
-        std::mem::forget(own_directory);
         Ok((kvm, tracker))
     }
 }
