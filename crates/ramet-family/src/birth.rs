@@ -166,10 +166,12 @@ impl Family {
             descriptors.push(memory.as_fd());
         }
         let order = Order::Birth { class: class.clone() };
-        links.send(&order, &descriptors).map_err(|error| match error {
-            OrderError::Message(source) => BearError::Message { number, source },
-            OrderError::Send(source) => BearError::Send { number, source },
-        })
+        match links.send(&order, &descriptors) {
+            // It could not be born, or has died already: the zygote's report is on its way, and says why.
+            Ok(()) | Err(OrderError::Send(SendError::PeerGone(_))) => Ok(()),
+            Err(OrderError::Message(source)) => Err(BearError::Message { number, source }),
+            Err(OrderError::Send(source)) => Err(BearError::Send { number, source }),
+        }
     }
 
     fn watch(&self, number: u64, links: &Links) -> Result<(), Errno> {

@@ -9,18 +9,13 @@ use crate::member::{OrderError, Ram};
 use crate::operation::{Cause, Freeze, Operation, OperationId, Progress, Source};
 use crate::quota::QuotaError;
 use ramet_abi::guest_port::{ERROR_HOST, ERROR_NOT_PERMITTED, ERROR_QUOTA, ERROR_RATE, FORK_MAX_CHILDREN, FORK_PAUSED};
-use ramet_abi::layout::PAGE_BYTES;
-use ramet_memory::LayeredMemory;
 use ramet_process::SendError;
-use ramet_state::{Intent, NewIdentity, plan, validate};
-use ramet_vmm::protocol::{BuildStamps, Frozen, FrozenMemory, MemorySource, Order};
+use ramet_state::{Intent, NewIdentity, plan};
+use ramet_vmm::protocol::{BuildStamps, MemorySource, Order};
 use serde_bytes::ByteBuf;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
-
-/// Layers of one machine, at most: their descriptors must fit one message. Beyond it deltas are put together.
-const MAX_LAYERS: usize = 64;
 
 /// Why nothing was forked.
 #[derive(Debug, thiserror::Error)]
@@ -114,8 +109,19 @@ impl Family {
             return Err(ForkError::Freeze { number, reason: reason.clone() });
         }
         self.quota.admit(self.alive(), children).map_err(ForkError::Quota)?;
-        let operation = self.begin(parent, children, Cause::Outside, paused)?;
         let deadline = Instant::now() + MAKE_TIMEOUT;
+        let operation = match self.begin(parent, children, Cause::Outside, paused) {
+            Ok(operation) => operation,
+            Err(error) => {
+                // Its freeze is on its way: who asks again right now shall not find the parent in the middle of it.
+                let freezing =
+                    |family: &Self| family.members.get(&parent).is_some_and(|m| m.phase() == Phase::Freezing);
+                while freezing(self) && Instant::now() < deadline {
+                    self.step(deadline.saturating_duration_since(Instant::now()));
+                }
+                return Err(error);
+            }
+        };
         while self.operations.get(&operation).is_some_and(|operation| !operation.is_over()) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -267,7 +273,7 @@ impl Family {
     }
 
     /// Does what can be done now.
-    fn advance(&mut self, id: OperationId) {
+    pub(crate) fn advance(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(&id) else { return };
         if let (Cause::GuestFork { call }, Freeze::NotYet) = (operation.cause, &operation.freeze) {
             self.advance_permit(id, call);
@@ -413,123 +419,5 @@ impl Family {
         if let Some(Err(error)) = sent {
             self.give_up(parent, &format!("it cannot be told that its fork is refused: {}", describe(&error)));
         }
-    }
-
-    /// A machine reports its freeze.
-    pub(crate) fn take_frozen(&mut self, number: u64, frozen: Frozen, delta: Option<OwnedFd>) {
-        let Some(operation) = self.members.get_mut(&number).and_then(|member| member.freezes.pop_front()) else {
-            self.give_up(number, "its process reports a freeze that nobody asked for");
-            return;
-        };
-        let pause_ns = frozen.pause_ns;
-        // What it was asked for counts, not what it says. An operation that was given up meanwhile was a fork.
-        let ready =
-            matches!(self.operations.get(&operation), Some(state) if matches!(state.cause, Cause::GuestReady { .. }));
-        match self.adopt(number, &frozen, delta) {
-            Ok(memory) => {
-                let source = Source { state: frozen.state, memory };
-                if ready && let Some(member) = self.members.get_mut(&number) {
-                    member.template = Some(source.state.clone());
-                }
-                if let Some(state) = self.operations.get_mut(&operation) {
-                    state.pause_ns = pause_ns;
-                    state.freeze = Freeze::Done(source);
-                }
-                self.after_freeze(number, ready);
-                if ready {
-                    self.operations.remove(&operation);
-                    self.tell(FamilyEvent::Ready { number });
-                } else {
-                    self.advance(operation);
-                }
-            }
-            Err(reason) => {
-                // What it wrote is in no layer: it runs on, but its descendants would lack that.
-                if let Some(member) = self.members.get_mut(&number) {
-                    member.unforkable = Some(format!("an earlier freeze was refused: {reason}"));
-                }
-                self.after_freeze(number, false);
-                self.freeze_failed(operation, &reason);
-            }
-        }
-    }
-
-    /// A machine could not be frozen, and goes on.
-    pub(crate) fn take_not_frozen(&mut self, number: u64, reason: &str) {
-        if let Some(operation) = self.members.get_mut(&number).and_then(|member| member.freezes.pop_front()) {
-            self.after_freeze(number, false);
-            self.freeze_failed(operation, reason);
-        }
-    }
-
-    fn after_freeze(&mut self, number: u64, template: bool) {
-        let waiting = self.members.get(&number).is_some_and(|member| !member.freezes.is_empty());
-        if template {
-            self.note(number, Event::BecameTemplate);
-        } else if !waiting {
-            self.note(number, Event::Thawed);
-        }
-    }
-
-    /// Makes a node of what a machine's process hands over; everything in it is untrusted.
-    fn adopt(&mut self, number: u64, frozen: &Frozen, delta: Option<OwnedFd>) -> Result<LayeredMemory, String> {
-        let class = self.class.clone().ok_or("it is gone")?;
-        let member = self.members.get_mut(&number).ok_or("it is gone")?;
-        let identity = &frozen.state.identity;
-        let named = (identity.number, identity.parent, identity.depth) == (number, member.parent, member.depth);
-        if frozen.state.class != *class || !named {
-            return Err("its state is not this machine's".to_owned());
-        }
-        validate(&frozen.state).map_err(|error| describe(&error))?;
-        let memory = match (&member.ram, &frozen.memory) {
-            (Ram::Founder(_), FrozenMemory::Flat { holes }) => {
-                let Ram::Founder(file) = std::mem::replace(&mut member.ram, Ram::Nothing) else {
-                    return Err("it has no memory".to_owned());
-                };
-                let published = self.store.publish(file).map_err(|error| describe(&error))?;
-                LayeredMemory::founded(published, holes).map_err(|error| describe(&error))?
-            }
-            (Ram::Layered(below), FrozenMemory::Delta { pages, runs }) => {
-                let most = class.memory_bytes / PAGE_BYTES;
-                // The file has room for what was written twice, once ahead and once again.
-                if *pages > most.saturating_mul(2) || runs.len() as u64 > most {
-                    return Err(format!("it reports {pages} pages in {} runs; it has {most} pages", runs.len()));
-                }
-                let layer = match delta {
-                    Some(delta) if *pages > 0 => {
-                        Some(self.store.adopt_delta(delta, *pages).map_err(|error| describe(&error))?)
-                    }
-                    _ => None,
-                };
-                below.with_delta(layer, runs).map_err(|error| describe(&error))?
-            }
-            _ => return Err("it reports a kind of memory that it does not have".to_owned()),
-        };
-        let memory = if memory.layers().len() > MAX_LAYERS {
-            self.store.consolidate(&memory).map_err(|error| describe(&error))?
-        } else {
-            memory
-        };
-        member.ram = Ram::Layered(memory.clone());
-        Ok(memory)
-    }
-
-    /// A child is built on what its parent was frozen as.
-    pub(crate) fn settle_ram(&mut self, number: u64, operation: OperationId) {
-        let Some(Operation { freeze: Freeze::Done(source), .. }) = self.operations.get(&operation) else { return };
-        let memory = source.memory.clone();
-        if let Some(member) = self.members.get_mut(&number) {
-            member.ram = Ram::Layered(memory);
-        }
-    }
-
-    /// The layers' descriptors, for tests that look at who holds what.
-    pub fn layer_descriptors(&self) -> Vec<std::os::fd::RawFd> {
-        use std::os::fd::AsRawFd;
-        let layered = self.members.values().filter_map(|member| match &member.ram {
-            Ram::Layered(memory) => Some(memory),
-            Ram::Founder(_) | Ram::Nothing => None,
-        });
-        layered.flat_map(|memory| memory.layers().map(|layer| layer.as_fd().as_raw_fd()).collect::<Vec<_>>()).collect()
     }
 }

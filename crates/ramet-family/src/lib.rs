@@ -12,6 +12,7 @@
 //! Deliberately absent: pools of blank machines, a daemon, anything that survives the supervisor.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod birth;
 mod boot;
 mod cgroup;

@@ -28,6 +28,7 @@ impl Family {
             Ok(Received::Message(message)) => message,
             Err(RecvError::NotReady) => return,
             Ok(Received::EndOfStream) => return self.zygote_is_gone("it ended"),
+            Err(error @ RecvError::DescriptorsLost { .. }) => return self.take_lost_birth(&error),
             Err(error) => return self.zygote_is_gone(&describe(&error)),
         };
         let Message { bytes, descriptors } = message;
@@ -48,6 +49,20 @@ impl Family {
                 self.missing = Some(missing);
             }
             Err(error) => self.zygote_is_gone(&describe(&error)),
+        }
+    }
+
+    /// A birth without its pidfd, because there was no room for it: nobody could end such a machine. It ends by itself
+    /// without its control socket.
+    fn take_lost_birth(&mut self, error: &RecvError) {
+        let RecvError::DescriptorsLost { bytes } = error else { return };
+        let Ok(ZygoteReport::Born { ticket, pid }) = from_bytes(bytes) else {
+            return self.zygote_is_gone(&describe(error));
+        };
+        self.take_born(ticket, pid, None);
+        self.give_up(ticket, &describe(error));
+        if let Some(member) = self.members.get_mut(&ticket) {
+            member.links = None;
         }
     }
 
@@ -92,8 +107,14 @@ impl Family {
             true => MAX_REPORT_BYTES,
             false => (1 << 20) + usize::try_from(pages.saturating_mul(16)).unwrap_or(MAX_MESSAGE_BYTES),
         };
-        let message = match links.control.recv(Limits { bytes: bytes.min(MAX_MESSAGE_BYTES), descriptors: 1 }) {
+        let limits = Limits { bytes: bytes.min(MAX_MESSAGE_BYTES), descriptors: 1 };
+        let message = match links.control.recv(limits) {
             Ok(Received::Message(message)) => message,
+            // Only a freeze hands one over.
+            Err(error @ RecvError::DescriptorsLost { .. }) => {
+                self.lose_freeze(number, &describe(&error));
+                return true;
+            }
             Err(RecvError::NotReady) => return false,
             Ok(Received::EndOfStream) => {
                 // Its death is reported by the zygote; one that only closed its socket is helped to it.

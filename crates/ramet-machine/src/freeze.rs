@@ -93,6 +93,11 @@ impl FrozenMachine {
 }
 
 impl Machine {
+    /// What a freeze handed over came to nothing: the next has it again.
+    pub fn take_back(&mut self, runs: &[DeltaRun]) {
+        self.core.view.take_back(runs);
+    }
+
     /// Stops the machine and takes its state and what it wrote since it was frozen last. Whether it goes on is the
     /// caller's to say; a freeze that failed has changed nothing. `founder` is the read-only descriptor of its flat
     /// layer, for a founder's first freeze.
@@ -116,6 +121,11 @@ impl Machine {
 }
 
 impl Paused {
+    /// What a freeze handed over came to nothing: the next has it again.
+    pub fn take_back(&mut self, runs: &[DeltaRun]) {
+        self.core.view.take_back(runs);
+    }
+
     fn take_frozen(
         &mut self,
         caller: Caller,

@@ -18,7 +18,7 @@ use ramet_abi::guest_port::{ERROR_BIT, ERROR_HOST};
 use ramet_devices::GuestCall;
 use ramet_kvm::{HostModel, read_tsc};
 use ramet_machine::{Blank, BlankResources, Caller, Machine, Paused, Ram, VcpuEvent};
-use ramet_memory::Tracker;
+use ramet_memory::{DeltaRun, Tracker};
 use ramet_process::socket::DESCRIPTORS_MAX;
 use ramet_process::{Limits, Received, SeqPacket, exit_now};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -151,7 +151,15 @@ fn be_built<'a>(
     send(control, &Report::Built { stamps }, &[])?;
     // vCPU threads did so before they entered the guest.
     hurry.map_or(Ok(()), Hurry::end)?;
-    Ok(Some(Life { control, state, asked: BTreeMap::new(), next_call: 0, done: false }))
+    Ok(Some(Life {
+        control,
+        state,
+        asked: BTreeMap::new(),
+        next_call: 0,
+        handed_over: Vec::new(),
+        template: None,
+        done: false,
+    }))
 }
 
 /// Where a built machine is.
@@ -189,6 +197,10 @@ struct Life<'a> {
     /// Calls that wait for the supervisor, by number.
     asked: BTreeMap<u32, Asked>,
     next_call: u32,
+    /// What the last freeze found, should it have to be taken back.
+    handed_over: Vec<DeltaRun>,
+    /// The call by which the machine became a template.
+    template: Option<Caller>,
     /// The guest has said done or exit: nothing lets it run again.
     done: bool,
 }
@@ -329,6 +341,7 @@ impl Life<'_> {
                     self.answer(asked.vcpu, ERROR_BIT | code)?;
                 }
             }
+            Order::TakeBack => self.take_back()?,
             Order::Pause => {
                 self.hold()?;
                 send(self.control, &Report::Paused, &[])?;
@@ -347,6 +360,26 @@ impl Life<'_> {
         Ok(true)
     }
 
+    fn take_back(&mut self) -> Result<(), Failure> {
+        let runs = std::mem::take(&mut self.handed_over);
+        self.state = match (std::mem::replace(&mut self.state, State::Changing), self.template.take()) {
+            (State::Held(mut machine), Some(caller)) => {
+                machine.take_back(&runs);
+                State::Running(machine.resume_caller(caller, ERROR_BIT | ERROR_HOST)?)
+            }
+            (State::Held(mut machine), None) => {
+                machine.take_back(&runs);
+                State::Held(machine)
+            }
+            (State::Running(mut machine), _) => {
+                machine.take_back(&runs);
+                State::Running(machine)
+            }
+            (State::Changing, _) => State::Changing,
+        };
+        Ok(())
+    }
+
     fn freeze(&mut self, caller: Caller, founder: Option<OwnedFd>) -> Result<(), Failure> {
         let machine = match std::mem::replace(&mut self.state, State::Changing) {
             State::Running(machine) => machine,
@@ -359,9 +392,11 @@ impl Life<'_> {
                 return send(self.control, &Report::NotFrozen { reason }, &[]);
             }
         };
+        self.handed_over.clear();
         let (paused, outcome) = machine.freeze(caller, founder)?;
         let refused = outcome.is_err();
         let stays = matches!(caller, Caller::Ready { .. }) && !refused;
+        self.template = stays.then_some(caller);
         self.state = if stays {
             State::Held(paused)
         } else {
@@ -380,6 +415,7 @@ impl Life<'_> {
         let (memory, delta) = match memory {
             ramet_machine::FrozenMemory::Flat { holes } => (FrozenMemory::Flat { holes }, None),
             ramet_machine::FrozenMemory::Delta(delta) => {
+                self.handed_over.clone_from(&delta.runs);
                 (FrozenMemory::Delta { pages: delta.pages, runs: delta.runs }, delta.file)
             }
         };

@@ -123,6 +123,9 @@ pub enum Order {
         /// `ramet_abi::guest_port::ERROR_*`.
         code: u32,
     },
+    /// What the last freeze handed over was not kept: it belongs to the next one again. A template goes on, and its
+    /// guest's call is refused.
+    TakeBack,
     /// Hold the vCPUs.
     Pause,
     /// Let them go on.

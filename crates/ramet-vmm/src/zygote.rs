@@ -17,8 +17,8 @@ use ramet_memory::Tracker;
 use ramet_process::isolation::Obtained;
 use ramet_process::signals::{MaskGuard, SignalFd, own_pidfd};
 use ramet_process::{
-    Confinement, Credentials, Forked, HostDescriptors, Limits, Namespaces, Received, SeqPacket, claim_inherited_socket,
-    exit_now, fork_process, isolate_zygote, reap_children,
+    Confinement, Credentials, Forked, HostDescriptors, Limits, Namespaces, Received, RecvError, SeqPacket,
+    claim_inherited_socket, exit_now, fork_process, isolate_zygote, reap_children,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -131,9 +131,10 @@ fn serve(socket: &SeqPacket) -> Result<(), Failure> {
 impl Nursery<'_> {
     /// False when the supervisor is gone.
     fn take_order(&self) -> Result<bool, Failure> {
-        let message = match self.socket.recv(Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 1 })? {
-            Received::Message(message) => message,
-            Received::EndOfStream => return Ok(false),
+        let message = match self.socket.recv(Limits { bytes: MAX_MESSAGE_BYTES, descriptors: 1 }) {
+            Ok(Received::Message(message)) => message,
+            Ok(Received::EndOfStream) => return Ok(false),
+            Err(error) => return self.refuse_order(error),
         };
         let bear: Bear = from_bytes(&message.bytes)?;
         let Some(control) = message.descriptors.into_iter().next() else {
@@ -156,6 +157,15 @@ impl Nursery<'_> {
                 report(self.socket, &ZygoteReport::NotBorn { ticket: bear.ticket, reason }, &[])?;
             }
         }
+        Ok(true)
+    }
+
+    /// An order that came without its control socket, because there was no room for it, is refused; any other trouble
+    /// with the supervisor is the end.
+    fn refuse_order(&self, error: RecvError) -> Result<bool, Failure> {
+        let RecvError::DescriptorsLost { bytes } = &error else { return Err(error.into()) };
+        let Bear { ticket, .. } = from_bytes(bytes)?;
+        report(self.socket, &ZygoteReport::NotBorn { ticket, reason: describe(&error) }, &[])?;
         Ok(true)
     }
 

@@ -131,7 +131,10 @@ pub enum RecvError {
     },
     /// The kernel could not deliver all descriptors (MSG_CTRUNC).
     #[error("Descriptors of the message were lost: this process may open no more of them; raise ulimit -n")]
-    DescriptorsLost,
+    DescriptorsLost {
+        /// The message itself; empty for one whose bytes came by a descriptor.
+        bytes: Vec<u8>,
+    },
     /// Not a packet of this protocol.
     #[error("The packet is malformed: {0}")]
     Malformed(&'static str),
@@ -251,7 +254,8 @@ impl SeqPacket {
             return Ok(Received::EndOfStream);
         }
         if flags.contains(ReturnFlags::CTRUNC) {
-            return Err(RecvError::DescriptorsLost);
+            body.truncate(received.saturating_sub(HEADER_BYTES));
+            return Err(RecvError::DescriptorsLost { bytes: body });
         }
         if flags.contains(ReturnFlags::TRUNC) {
             return Err(RecvError::TooLong { limit: limits.bytes });

@@ -41,7 +41,7 @@ fn no_descriptor_leaks() {
     for payload in [10, 100_000] {
         a.send(&vec![0; payload], &[highest; 20]).unwrap();
         set_soft_limit(before as u64 + 8);
-        assert!(matches!(b.recv(Limits::default()), Err(RecvError::DescriptorsLost)));
+        assert!(matches!(b.recv(Limits::default()), Err(RecvError::DescriptorsLost { .. })));
         raise_descriptor_limit().unwrap();
         assert_eq!(open_descriptors(), before);
     }
