@@ -20,6 +20,14 @@ pub fn exists(raw: u32) -> bool {
     })
 }
 
+/// Processor time that a process has used, in ticks of 10 ms; what its guest uses counts.
+pub fn processor_ticks(of: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{of}/stat")).unwrap();
+    // utime and stime: fields 14 and 15 of proc_pid_stat(5), of which the second, in parentheses, may contain spaces.
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
 /// The children of a process, by pid.
 pub fn children(of: u32) -> Vec<u32> {
     inspect::children(pid(of))
