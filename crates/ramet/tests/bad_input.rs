@@ -172,6 +172,8 @@ fn a_user_without_permission_for_kvm_is_told_how_to_get_it() {
     for path in [folder.path(), &own] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
+    // A test beside this one that starts a process holds the file open for writing until that has called exec.
+    common::wait_for("the copy to be executable", || Command::new(&own).arg("--version").output().is_ok());
     let nobody = || {
         let mut command = Command::new(&own);
         command.uid(65534).gid(65534);
