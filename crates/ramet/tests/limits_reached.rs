@@ -159,12 +159,11 @@ fn machines_that_may_have_no_threads_are_not_born_and_their_parent_lives() {
         }
         let [refused] = machines.ask(0, request::FORK, &[2, 0]);
         assert_eq!(refused, u64::from(ERROR_BIT | ERROR_HOST), "as the guest sees it");
-        machines.await_event("the refusal", |event| match event {
-            FamilyEvent::GuestForkRefused { parent: 0, reason } => {
-                Some(assert!(reason.contains("Thread of vCPU"), "{reason}"))
-            }
+        let reason = machines.await_event("the refusal", |event| match event {
+            FamilyEvent::GuestForkRefused { parent: 0, reason } => Some(reason.clone()),
             _ => None,
         });
+        assert!(reason.contains("Thread of vCPU"), "{reason}");
         limit_zygote(&machines, Resource::Nproc, before);
         assert_unharmed(&mut machines, &[sibling]);
     }
