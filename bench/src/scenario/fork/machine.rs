@@ -148,7 +148,10 @@ impl Machine {
             if let Some(stamp) = self.family.first_instruction_tsc(number) {
                 return Ok(stamp);
             }
-            ensure!(Instant::now() < deadline, "Machine {number} did not note its first instruction");
+            ensure!(
+                Instant::now() < deadline,
+                "Machine {number} did not note its first instruction, or its counter's offset is not known on this host"
+            );
             std::thread::yield_now();
         }
     }
