@@ -84,10 +84,29 @@ fn writable_shared(process: u32) -> Vec<Mapping> {
     mappings.into_iter().filter(Mapping::is_writable_shared).collect()
 }
 
-/// Those of guest memory. KVM's own, by which a process talks to the kernel about a vCPU, belong to nobody else.
-fn guest_memory(process: u32) -> Vec<Mapping> {
-    let is_kvm = |mapping: &Mapping| mapping.path.starts_with(b"anon_inode:kvm-vcpu");
-    writable_shared(process).into_iter().filter(|mapping| !is_kvm(mapping)).collect()
+/// Those of guest memory. Not KVM's own, by which a process talks to the kernel about a vCPU, and not a delta in the
+/// making, which nobody else has: when it is handed over, it can be sealed only if nobody maps it writable any more.
+fn guest_memory(machines: &Machines, process: u32) -> Vec<Mapping> {
+    let others = (0..4).filter_map(|number| machines.phase(number).map(|_| machines.pid(number)));
+    let others = others.chain([machines.zygote_pid(), std::process::id()]).filter(|other| *other != process);
+    let theirs: BTreeSet<_> = others.flat_map(mapped_files).collect();
+    let is_own = |mapping: &Mapping| {
+        let is_delta = mapping.path.starts_with(b"/memfd:ramet-delta");
+        mapping.path.starts_with(b"anon_inode:kvm-vcpu")
+            || (is_delta && !theirs.contains(&(mapping.device, mapping.inode)))
+    };
+    writable_shared(process).into_iter().filter(|mapping| !is_own(mapping)).collect()
+}
+
+/// Device and inode of every file that a process maps in any way.
+fn mapped_files(process: u32) -> Vec<((u32, u32), u64)> {
+    let mappings = inspect::mappings(pid(process)).unwrap();
+    mappings.iter().filter(|mapping| mapping.inode != 0).map(|mapping| (mapping.device, mapping.inode)).collect()
+}
+
+fn listed(mappings: &[Mapping]) -> String {
+    let line = |mapping: &Mapping| format!("{:x?} {}", mapping.addresses, String::from_utf8_lossy(&mapping.path));
+    mappings.iter().map(line).collect::<Vec<_>>().join(", ")
 }
 
 /// Device memory is mapped at the same distance from the start of the address range in all machines.
@@ -100,20 +119,20 @@ fn no_guest_memory_is_shared_but_the_clone_page() {
     let _alone = alone();
     let founder_only = Spec::default().boot();
     let before: Vec<u64> =
-        guest_memory(founder_only.pid(0)).iter().map(|m| m.addresses.end - m.addresses.start).collect();
+        guest_memory(&founder_only, founder_only.pid(0)).iter().map(|m| m.addresses.end - m.addresses.start).collect();
     assert!(before.contains(&PAGE_BYTES) && before.len() <= 2, "a founder runs on its flat layer until its first fork");
     founder_only.shut_down();
 
     let machines = family(Spec::default());
     let mut pages = BTreeSet::new();
     for number in 0..4 {
-        let found = guest_memory(machines.pid(number));
-        let [page] = &found[..] else { panic!("machine {number}: {found:x?}") };
+        let found = guest_memory(&machines, machines.pid(number));
+        let [page] = &found[..] else { panic!("machine {number}: {}", listed(&found)) };
         assert_eq!(page.addresses.end - page.addresses.start, PAGE_BYTES);
         assert!(in_hole(page, CLONE_PAGE_BASE), "{page:x?}");
         assert!(pages.insert((page.device, page.inode)), "machine {number} shares its clone page with another");
     }
-    assert!(guest_memory(machines.zygote_pid()).is_empty(), "the zygote has none");
+    assert!(guest_memory(&machines, machines.zygote_pid()).is_empty(), "the zygote has none");
     let supervisor = writable_shared(std::process::id());
     let held: BTreeSet<_> = supervisor.iter().map(|mapping| (mapping.device, mapping.inode)).collect();
     assert_eq!(held, pages, "the supervisor maps the clone pages and no other memory of guests: {supervisor:x?}");
@@ -126,8 +145,8 @@ fn family_memory_is_shared_where_it_is_declared_and_nothing_else() {
     let machines = family(Spec { family_bytes: 2 * PAGE_BYTES, ..Spec::default() });
     let mut inodes = BTreeSet::new();
     for number in 0..4 {
-        let found = guest_memory(machines.pid(number));
-        let [page, memory] = &found[..] else { panic!("machine {number}: {found:x?}") };
+        let found = guest_memory(&machines, machines.pid(number));
+        let [page, memory] = &found[..] else { panic!("machine {number}: {}", listed(&found)) };
         assert!(in_hole(page, CLONE_PAGE_BASE) && in_hole(memory, FAMILY_BASE), "{found:x?}");
         assert_eq!(memory.addresses.end - memory.addresses.start, 2 * PAGE_BYTES);
         inodes.insert((memory.device, memory.inode));
@@ -171,27 +190,37 @@ fn no_open_file_is_shared_but_what_is_declared() {
     machines.shut_down();
 }
 
+/// What a machine holds beside KVM's objects and their eventfds, sockets to the supervisor and the tracker of its memory.
+fn surplus(machines: &Machines, number: u64) -> Vec<Descriptor> {
+    let process = machines.pid(number);
+    let own_memory = format!("/{process}/pagemap");
+    let needed = ["anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0", "anon_inode:[eventfd]", "anon_inode:[eventpoll]"];
+    let needed = |descriptor: &Descriptor| {
+        let target = descriptor.target.to_string_lossy().into_owned();
+        needed.contains(&target.as_str())
+            || target.starts_with("socket:")
+            || target == "anon_inode:[userfaultfd]"
+            || target == own_memory
+            || target == "/null"
+            // A delta in the making is its own until it has been handed over.
+            || (target.starts_with("/memfd:ramet-delta") && descriptor_is_alone(machines, descriptor))
+    };
+    let held = inspect::descriptors(pid(process)).unwrap().into_iter();
+    held.filter(|descriptor| !needed(descriptor)).collect()
+}
+
 #[test]
 fn machines_hold_no_descriptor_that_they_do_not_need() {
     let _alone = alone();
     let machines = family(Spec { family_bytes: PAGE_BYTES, ..Spec::default() });
     for number in 0..4 {
-        let process = machines.pid(number);
-        for descriptor in inspect::descriptors(pid(process)).unwrap() {
-            let target = descriptor.target.to_string_lossy().into_owned();
-            let own_memory = format!("/{process}/pagemap");
-            // KVM's objects and their eventfds, sockets to the supervisor, the tracker of its own memory.
-            let needed =
-                ["anon_inode:kvm-vm", "anon_inode:kvm-vcpu:0", "anon_inode:[eventfd]", "anon_inode:[eventpoll]"]
-                    .contains(&target.as_str())
-                    || target.starts_with("socket:")
-                    || target == "anon_inode:[userfaultfd]"
-                    || target == own_memory
-                    || target == "/null";
-            // A memory file that its next delta will be written to is its own until it has been handed over.
-            let own_delta = target.starts_with("/memfd:") && descriptor_is_alone(&machines, &descriptor);
-            assert!(needed || own_delta, "machine {number} holds {descriptor:?}");
-        }
+        // A delta that was just handed over is closed a moment after.
+        common::wait_for(&format!("machine {number} to hold no more than it needs"), || {
+            let surplus = surplus(&machines, number);
+            let handed_over = |descriptor: &Descriptor| descriptor.target.starts_with("/memfd:ramet-delta (deleted)");
+            assert!(surplus.iter().all(handed_over), "machine {number} holds {surplus:?}");
+            surplus.is_empty()
+        });
     }
     machines.shut_down();
 }

@@ -11,10 +11,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-fn median(values: &[u64]) -> u64 {
+/// What a quarter of the values stay below: what else the host does only ever adds to a time.
+fn lower_quartile(values: &[u64]) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    sorted[sorted.len() / 2]
+    sorted[sorted.len() / 4]
 }
 
 #[test]
@@ -34,7 +35,7 @@ fn a_hundred_forks_in_a_row_stay_flat_and_outlive_their_parent() {
             assert_eq!(machines.check(child, 0, PAGES, 7, round), 0, "child {child} at once");
         }
     }
-    let (early, late) = (median(&pauses[5..25]), median(&pauses[80..]));
+    let (early, late) = (lower_quartile(&pauses[5..25]), lower_quartile(&pauses[80..]));
     assert!(late <= 3 * early, "the pause grew from {early} ns to {late} ns: {pauses:?}");
     for (child, round) in &clones {
         assert_eq!(machines.check(*child, 0, PAGES, 7, *round), 0, "child {child}");
