@@ -17,11 +17,16 @@ const END_TIMEOUT: Duration = Duration::from_secs(5);
 impl Family {
     /// Kills a machine's process; its death is reported as any other.
     pub fn kill(&mut self, number: u64) {
-        let Some(member) = self.members.get(&number) else { return };
-        if let Some(pidfd) = member.links.as_ref().and_then(|links| links.pidfd.as_ref())
-            && let Err(error) = send_signal(pidfd, Signal::KILL)
-        {
-            tracing::debug!(number, %error, "a machine that shall be killed is gone already");
+        let Some(member) = self.members.get_mut(&number) else { return };
+        let Some(links) = &member.links else { return };
+        match &links.pidfd {
+            // It may answer before the zygote has reported its birth.
+            None => member.doomed = true,
+            Some(pidfd) => {
+                if let Err(error) = send_signal(pidfd, Signal::KILL) {
+                    tracing::debug!(number, %error, "a machine that shall be killed is gone already");
+                }
+            }
         }
     }
 

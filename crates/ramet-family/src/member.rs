@@ -87,6 +87,8 @@ pub(crate) struct Member {
     pub(crate) template: Option<Box<MachineState>>,
     /// The operation that makes it, until it is built.
     pub(crate) made_by: Option<OperationId>,
+    /// It is to be killed as soon as its process is known.
+    pub(crate) doomed: bool,
     /// Calls of its guest that wait for an answer.
     pub(crate) asked: u32,
     /// Why it cannot be forked any more: a freeze of it was refused, so that what it wrote until then is in no layer.
@@ -109,6 +111,7 @@ impl Member {
             ram: Ram::Nothing,
             template: None,
             made_by: Some(made_by),
+            doomed: false,
             asked: 0,
             unforkable: None,
             freezes: VecDeque::new(),

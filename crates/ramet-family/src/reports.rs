@@ -75,7 +75,7 @@ impl Family {
                     links.pidfd = pidfd;
                 }
                 // Given up before its process was known.
-                if member.ending.failure.is_some() {
+                if member.doomed || member.ending.failure.is_some() {
                     self.kill(number);
                 }
             }

@@ -88,6 +88,14 @@ pub(crate) fn clone_process(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> std::
     }
 }
 
+/// Lets the C library's allocator use one arena for all threads, from now on and in children.
+///
+/// With several it opens a file of /proc when it gives memory back, which a machine's filter forbids.
+pub fn use_one_arena() {
+    // SAFETY: mallopt takes integers; the process has one thread, so no allocation is under way.
+    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
 /// Ends the process at once, without running exit handlers or destructors inherited from the parent.
 ///
 /// For the children of [`crate::fork_process`]: what the parent registered to run at its end is not theirs to run.

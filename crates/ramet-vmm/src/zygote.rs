@@ -18,7 +18,7 @@ use ramet_process::isolation::Obtained;
 use ramet_process::signals::{MaskGuard, SignalFd, own_pidfd};
 use ramet_process::{
     Confinement, Credentials, Forked, HostDescriptors, Limits, Namespaces, Received, RecvError, SeqPacket,
-    claim_inherited_socket, exit_now, fork_process, isolate_zygote, reap_children,
+    claim_inherited_socket, exit_now, fork_process, isolate_zygote, reap_children, use_one_arena,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -44,6 +44,7 @@ fn describe(error: &dyn std::error::Error) -> String {
 
 /// The zygote's whole life; the process's main function.
 pub fn zygote_main() -> ExitCode {
+    use_one_arena();
     let socket = match claim_inherited_socket() {
         Ok(socket) => socket,
         Err(error) => {

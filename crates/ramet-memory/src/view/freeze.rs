@@ -15,9 +15,9 @@ use std::os::fd::BorrowedFd;
 /// Room for so many pages more than were found, and a quarter more: what will be written until the pause.
 const SLACK_PAGES: u64 = 64;
 
-/// Below so many pages in the last freeze, the next one copies with the machine paused: that takes less than a
+/// Below so many pages in the last freeze, the next one copies with the machine paused: that takes some tenths of a
 /// millisecond, and copying ahead would make whoever waits for the freeze wait twice as long.
-const COPY_AHEAD_PAGES: u64 = 1536;
+const COPY_AHEAD_PAGES: u64 = 256;
 
 /// Why a freeze failed. The machine is as it was and can go on, and the next freeze has all that this one lacked.
 #[derive(Debug, thiserror::Error)]

@@ -129,6 +129,8 @@ impl Application {
     /// become its own.
     #[cold]
     fn follow_generation(&mut self) {
+        // A child that was forked between the two looks of a turn comes by here before the first of them.
+        self.page.note_first_instruction();
         self.generation = self.page.generation_counter();
         let number = self.page.number();
         if number != self.number {
