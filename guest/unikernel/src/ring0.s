@@ -99,12 +99,15 @@ exception_14:
     cmp ${GATE_WAIT}, %al
     jne 1f
 # Wait: halts unless the counter at RDI differs from RSI. Interrupts are off from the gate to `sti`, and `sti` lets
-# none in before `hlt`: an interrupt after the comparison ends the halt.
+# none in before `hlt`: an interrupt after the comparison ends the halt. Where the monitor takes the vCPU out between
+# the two, a KVM can forget that none may come in (one under QEMU's TCG does, whose VMRUN does not load the interrupt
+# shadow): handlers then return behind `hlt`.
     add $16, %rsp
     addq $10, (%rsp)
     cmp %rsi, (%rdi)
     jne 3f
     sti
+wait_halt:
     hlt
 3:  iretq
 1:  test %al, %al
@@ -144,24 +147,32 @@ exception_14:
     .long 0xfee000b0
     .long 0
 .endm
-.balign 32
+.macro return_from_interrupt
+    cmpq $wait_halt, (%rsp)
+    je skip_halt
+    iretq
+.endm
+skip_halt:
+    incq (%rsp)
+    iretq
+.balign 64
 line_interrupts:
 .set i, 0
 .rept {LINES}
-    .balign 32
+    .balign 64
     incq interrupt_counters + 8 * i
     end_of_interrupt
-    iretq
+    return_from_interrupt
     .set i, i + 1
 .endr
-.balign 32
+.balign 64
 wake_interrupts:
 .set i, 0
 .rept {MAX_VCPUS}
-    .balign 32
+    .balign 64
     incq wake_counters + 8 * i
     end_of_interrupt
-    iretq
+    return_from_interrupt
     .set i, i + 1
 .endr
 .balign 32
@@ -190,7 +201,7 @@ idt:
 .endr
 .set i, 0
 .rept {LINES}
-    interrupt_gate "line_interrupts - ring0_start + 32 * i"
+    interrupt_gate "line_interrupts - ring0_start + 64 * i"
     .set i, i + 1
 .endr
 .rept {WAKE_VECTOR} - {LINE_VECTOR} - {LINES}
@@ -198,7 +209,7 @@ idt:
 .endr
 .set i, 0
 .rept {MAX_VCPUS}
-    interrupt_gate "wake_interrupts - ring0_start + 32 * i"
+    interrupt_gate "wake_interrupts - ring0_start + 64 * i"
     .set i, i + 1
 .endr
 idt_end:
