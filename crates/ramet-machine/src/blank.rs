@@ -162,7 +162,7 @@ impl Blank {
         class: VmClass,
         resources: BlankResources,
         tracker: Tracker,
-        nice: Option<i32>,
+        nice: i32,
     ) -> Result<Self, CreateError> {
         install_kick_signal().map_err(CreateError::Kick)?;
         // Threads first: they start while KVM's objects are made.
@@ -208,14 +208,14 @@ struct Shared {
     hold: Arc<AtomicBool>,
     bus: Arc<OnceLock<crate::bus::Bus>>,
     wake: Arc<OwnedFd>,
-    nice: Option<i32>,
+    nice: i32,
 }
 
 /// The event loop's ends of a thread's two queues.
 type Ends = (SyncSender<Command>, Receiver<Reply>);
 
 impl Shared {
-    fn new(nice: Option<i32>) -> Result<Self, CreateError> {
+    fn new(nice: i32) -> Result<Self, CreateError> {
         let (hold, bus) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
         Ok(Self { hold, bus, wake: Arc::new(new_eventfd()?), nice })
     }

@@ -17,6 +17,7 @@
 use crate::bus::Bus;
 use ramet_devices::GuestCall;
 use ramet_kvm::{Exit, Kicker, RunError, SaveError, Vcpu};
+use ramet_process::set_nice_and_slice;
 use ramet_state::VcpuState;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -140,7 +141,7 @@ pub(crate) struct Idle {
     pub(crate) events: SyncSender<(u8, VcpuEvent)>,
     pub(crate) wake: Box<dyn Wake>,
     /// Nice value to take before the guest is entered first.
-    pub(crate) nice: Option<i32>,
+    pub(crate) nice: i32,
 }
 
 /// A thread with its vCPU.
@@ -211,10 +212,9 @@ impl Idle {
         }
         // Anything else before a vCPU is there is the end of the machine.
         if let Ok(Command::Take(vcpu)) = self.commands.recv() {
-            if let Some(nice) = self.nice
-                && let Err(error) = rustix::process::setpriority_process(None, nice)
-            {
-                tracing::warn!(%error, nice, "a vCPU keeps the priority of its birth");
+            // Guests compute as everybody else does: no better priority, no short slices.
+            if let Err(error) = set_nice_and_slice(self.nice, 0) {
+                tracing::warn!(%error, nice = self.nice, "a vCPU keeps the priority of its birth");
             }
             Context { vcpu: *vcpu, idle: self }.serve();
         }

@@ -37,5 +37,5 @@ pub use fork::{Child, ForkError, Forked, Namespaces, fork_process};
 pub use host::{HostDescriptors, reopen};
 pub use isolation::{Isolation, IsolationError, Obtained, RootIsolation, isolate_zygote};
 pub use socket::{Limits, Message, Received, RecvError, SendError, SeqPacket};
-pub use sys::{exit_now, use_one_arena};
+pub use sys::{exit_now, set_nice_and_slice, use_one_arena};
 pub use zygote::{Zygote, ZygoteError, claim_inherited_socket};

@@ -88,6 +88,37 @@ pub(crate) fn clone_process(flags: u64, cgroup: Option<BorrowedFd<'_>>) -> std::
     }
 }
 
+/// struct sched_attr of sched_setattr(2), as long as it was in its first version.
+#[repr(C)]
+#[derive(Default)]
+struct SchedulingAttributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// Sets the calling thread's nice value and the slice that it asks the fair scheduler for; 0 for the system's own. A
+/// short slice lets a thread that wakes run soon and not longer (Linux 6.12; ignored before).
+pub fn set_nice_and_slice(nice: i32, slice_ns: u64) -> Result<()> {
+    let attributes = SchedulingAttributes {
+        size: size_of::<SchedulingAttributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        nice,
+        runtime_ns: slice_ns,
+        ..SchedulingAttributes::default()
+    };
+    // SAFETY: the kernel reads `size` bytes of a value that lives during the call.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
+        0 => Ok(()),
+        _ => Err(last_errno()),
+    }
+}
+
 /// Lets the C library's allocator use one arena for all threads, from now on and in children.
 ///
 /// With several it opens a file of /proc when it gives memory back, which a machine's filter forbids.

@@ -22,7 +22,7 @@ fn ioctls() -> Vec<u32> {
 }
 
 fn machine() -> Policy {
-    machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls(), nice: None })
+    machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls() })
 }
 
 fn value(verdict: Verdict) -> u32 {
@@ -165,7 +165,7 @@ fn the_empty_policy_kills_everything() {
 #[test]
 fn more_rules_than_the_kernel_takes_are_an_error_that_says_so() {
     let ioctls: Vec<u32> = (0..5000).map(|n| n * 3).collect();
-    let policy = machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls, nice: None });
+    let policy = machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls });
     assert!(compile(&policy).unwrap_err().instructions > 4096);
 }
 

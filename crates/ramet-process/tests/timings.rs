@@ -112,7 +112,7 @@ fn install(program: &BpfProgram) -> f64 {
 
 fn filters(runs: usize) {
     let ioctls: Vec<u32> = (0..60).map(|n| 0x4000_ae00 + n * 5).collect();
-    let policy = machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls, nice: None });
+    let policy = machine_policy(&MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &ioctls });
     let tree = ramet_process::seccomp::compile(&policy).unwrap();
     let linear = linear::compile(&policy).unwrap();
     let smallest = BpfProgram::from([seccompiler::sock_filter { code: 6, jt: 0, jf: 0, k: 0x7fff_0000 }]);

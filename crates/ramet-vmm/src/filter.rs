@@ -3,7 +3,6 @@
 //! Compiled once, in the zygote; put on when the machine's KVM objects and threads exist, so that it needs neither
 //! creation ioctls nor new threads.
 
-use crate::hurry::Hurry;
 use ramet_kvm::RUNTIME_IOCTLS;
 use ramet_memory::TRACKER_IOCTLS;
 use ramet_process::seccomp::{CompileError, InstallError, MachineFilter, MachineFilterSpec, machine_policy};
@@ -14,7 +13,7 @@ pub(crate) enum Filter {
     /// All machines are process 1 of their pid namespaces.
     Common(MachineFilter),
     /// There are no pid namespaces: the filter names the process.
-    Own(Option<Hurry>),
+    Own,
 }
 
 /// Why there is no filter.
@@ -26,26 +25,26 @@ pub(crate) enum FilterError {
     Install(#[source] InstallError),
 }
 
-fn compile(own_pid: Pid, hurry: Option<Hurry>) -> Result<MachineFilter, FilterError> {
+fn compile(own_pid: Pid) -> Result<MachineFilter, FilterError> {
     let ioctls: Vec<u32> = RUNTIME_IOCTLS.iter().chain(TRACKER_IOCTLS).copied().collect();
-    let policy = machine_policy(&MachineFilterSpec { own_pid, ioctls: &ioctls, nice: hurry.map(Hurry::ordinary) });
+    let policy = machine_policy(&MachineFilterSpec { own_pid, ioctls: &ioctls });
     MachineFilter::build(&policy).map_err(FilterError::Compile)
 }
 
 impl Filter {
     /// In the zygote.
-    pub(crate) fn prepare(pid_namespaces: bool, hurry: Option<Hurry>) -> Result<Self, FilterError> {
+    pub(crate) fn prepare(pid_namespaces: bool) -> Result<Self, FilterError> {
         // The library finds the vDSO at the first use of a clock, by a system call that the filter forbids; its
         // children inherit what it has found.
         let _found = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        if pid_namespaces { compile(Pid::INIT, hurry).map(Self::Common) } else { Ok(Self::Own(hurry)) }
+        if pid_namespaces { compile(Pid::INIT).map(Self::Common) } else { Ok(Self::Own) }
     }
 
     /// In a machine's process, once all of its threads exist.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         match self {
             Self::Common(filter) => filter.install_on_all_threads().map_err(FilterError::Install),
-            Self::Own(hurry) => compile(getpid(), *hurry)?.install_on_all_threads().map_err(FilterError::Install),
+            Self::Own => compile(getpid())?.install_on_all_threads().map_err(FilterError::Install),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Birthright<'a> {
     pub(crate) kvm: OwnedFd,
     pub(crate) model: &'a HostModel,
     pub(crate) filter: &'a Filter,
-    pub(crate) hurry: Option<Hurry>,
+    pub(crate) hurry: Hurry,
     pub(crate) tracker: Tracker,
     /// Time stamps.
     pub(crate) born: u64,
@@ -109,7 +109,7 @@ fn be_blank(
 ) -> Result<Option<Blank>, Failure> {
     let Some((order, descriptors)) = next_order(control)? else { return Ok(None) };
     let Order::Birth { class } = order else { return Err("the first order is not a birth".into()) };
-    let nice = birthright.hurry.map(Hurry::ordinary);
+    let nice = birthright.hurry.ordinary();
     let resources = BlankResources::from_descriptors(&class, descriptors)?;
     let blank = Blank::create(birthright.kvm, birthright.model, class, resources, birthright.tracker, nice)?;
     stamps.created = read_tsc();
@@ -122,7 +122,7 @@ fn be_blank(
 fn be_built<'a>(
     control: &'a SeqPacket,
     blank: Blank,
-    hurry: Option<Hurry>,
+    hurry: Hurry,
     mut stamps: BuildStamps,
 ) -> Result<Option<Life<'a>>, Failure> {
     let (plan, memory, entropy, paused, descriptors) = match next_order(control)? {
@@ -150,7 +150,7 @@ fn be_built<'a>(
     };
     send(control, &Report::Built { stamps }, &[])?;
     // vCPU threads did so before they entered the guest.
-    hurry.map_or(Ok(()), Hurry::end)?;
+    hurry.end()?;
     Ok(Some(Life {
         control,
         state,

@@ -81,7 +81,7 @@ struct Nursery<'a> {
     host: HostDescriptors,
     model: HostModel,
     filter: Filter,
-    hurry: Option<Hurry>,
+    hurry: Hurry,
     own_pidfd: OwnedFd,
     namespaces: Namespaces,
     /// Whether it may give its children user ids of their own.
@@ -93,13 +93,13 @@ fn serve(socket: &SeqPacket) -> Result<(), Failure> {
     MaskGuard::block(&[Signal::CHILD])?.keep();
     let signals = SignalFd::new(&[Signal::CHILD])?;
     let (isolation, host) = isolate_zygote()?;
-    let hurry = Hurry::begin();
+    let hurry = Hurry::begin()?;
     let Some(model) = receive_model(socket)? else { return Ok(()) };
     let nursery = Nursery {
         socket,
         host,
         model,
-        filter: Filter::prepare(isolation.child_pid == Obtained::Yes, hurry)?,
+        filter: Filter::prepare(isolation.child_pid == Obtained::Yes)?,
         hurry,
         own_pidfd: own_pidfd()?,
         namespaces: Namespaces { pid: isolation.child_pid == Obtained::Yes },

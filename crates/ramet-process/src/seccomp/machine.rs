@@ -15,8 +15,6 @@ pub struct MachineFilterSpec<'a> {
     pub own_pid: Pid,
     /// The request numbers of the ioctls that it may use, on whatever descriptor. The kernel reads 32 bits.
     pub ioctls: &'a [u32],
-    /// The one nice value that its threads may take; `None` for none.
-    pub nice: Option<i32>,
 }
 
 /// The policy of a machine process.
@@ -25,13 +23,10 @@ pub fn machine_policy(spec: &MachineFilterSpec<'_>) -> Policy {
     let policy = memory(descriptors(policy));
     let ioctls = any_of(Argument::A1, spec.ioctls.iter().copied());
     let own_threads = vec![vec![Check::equal_u32(Argument::A0, spec.own_pid.as_raw_nonzero().get() as u32)]];
-    // The calling thread's own, back from the better priority of its birth.
-    let nice = spec.nice.into_iter().map(|nice| {
-        let own = |argument| Check::equal_u32(argument, 0);
-        vec![own(Argument::A0), own(Argument::A1), Check::equal_u32(Argument::A2, nice.cast_unsigned())]
-    });
+    let own_thread = vec![vec![Check::equal_u32(Argument::A0, 0)]];
     policy
-        .with(libc::SYS_setpriority, Rule::AllowIf(nice.collect()))
+        // The calling thread's own nice value and slice; without rights, never to a better one.
+        .with(libc::SYS_sched_setattr, Rule::AllowIf(own_thread))
         // Only the requests in the list; KVM_RUN is one of them.
         .with(libc::SYS_ioctl, Rule::AllowIf(ioctls))
         // pthread_kill: kicks vCPU threads out of KVM_RUN; raise and abort.

@@ -24,7 +24,7 @@ pub(crate) const CASES: &[Case] = &[
 const ALLOWED_IOCTL: u32 = 0xae00; // KVM_GET_API_VERSION
 
 fn filter() -> MachineFilter {
-    let spec = MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &[ALLOWED_IOCTL, 0xae80], nice: None };
+    let spec = MachineFilterSpec { own_pid: Pid::from_raw(1).unwrap(), ioctls: &[ALLOWED_IOCTL, 0xae80] };
     MachineFilter::build(&machine_policy(&spec)).unwrap()
 }
 
