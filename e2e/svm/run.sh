@@ -128,7 +128,8 @@ say "booting $(basename "$image" | sed s/vmlinuz-//) with $cpus CPUs, $memory_mi
 # in some hundred thousand VMRUNs: both set bits of the same word without a lock, and the host stands still for seconds.
 # The second serial port carries nothing but the exit status, so that no output can be taken for it.
 set +e
-timeout -k 5 "$limit_s" qemu-system-x86_64 -accel tcg,thread=single -icount shift=1,sleep=off -machine pc -nodefaults -no-reboot -display none \
+timeout -k 5 "$limit_s" qemu-system-x86_64 -accel tcg,thread=single -icount shift=1,sleep=off \
+  -machine pc -nodefaults -no-reboot -display none \
   -cpu EPYC,+svm,+npt -smp "$cpus" -m "$memory_mib" -kernel "$image" -initrd "$scratch/initramfs" \
   -append "console=ttyS0 quiet panic=-1 mitigations=off" \
   -serial stdio -serial "file:$scratch/status" </dev/null 2>"$scratch/errors" | stdbuf -oL tr -d '\r'

@@ -31,7 +31,7 @@ pub(super) const STAGES: &[Stage] = &[
     Stage {
         name: "e2e-svm",
         about: "the demo and the integration tests on an AMD host (emulated)",
-        typical_s: 100,
+        typical_s: 240,
         run: e2e::on_svm_host,
     },
 ];
